@@ -1,5 +1,6 @@
 """Predict, measure, compare, try remedies, conclude: on small models of every kind."""
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -9,14 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise import checkup, models, theory
+from equipoise import apply, checkup, models, theory
 from equipoise.data.user import as_source
 from equipoise.diagnosis import SmoothnessOptions, examination
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.price import Plan
 from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, SCHEMA_VERSION, Checkup
 from equipoise.diagnosis.short_training import UNCHANGED
 from equipoise.diagnosis.smoothness.variants import WITHOUT
-from equipoise.records import from_plain, to_plain
+from equipoise.records import from_plain, to_plain, wording
 from support.diagnosis_examples import DIGITS, fixed_batches
 
 DEPTH, WIDTH = 64, 128
@@ -308,11 +310,23 @@ class TestAnyModel:
         ],
     )
     def test_plain_tanh_networks(self, gain, severity, title):
-        report = checkup(partial(tanh, depth=40, gain=gain), fixed_batches(), seeds=2, batches=1)
+        build = partial(tanh, depth=40, gain=gain)
+        report = checkup(build, fixed_batches(), seeds=2, batches=1)
         assert title in titles(report)
         chance = next(f for f in report.findings if f.title == report.verdict.sentence)
         assert chance.severity == severity
         assert bool(report.verdict.trainability.reason) == (severity == "critical")
+        found = report.proposal  # β and γ, which are tried, it has none
+        assert (found is None) == (severity == "good")
+        if found is not None:
+            assert found.predicted > 0.5
+            assert chance.remedy.startswith(wording.capital(in_words(found.remedy)))
+            assert from_plain(Checkup, to_plain(report)).proposal == found
+            by_hand = build()
+            model = apply(copy.deepcopy(by_hand), found.remedy).model
+            exec("\n".join(found.code), {"model": by_hand})
+            pairs = zip(by_hand.parameters(), model.parameters(), strict=True)
+            assert all(torch.equal(one, other) for one, other in pairs)
 
     def test_blocks_of_a_residual_network_promise_no_depth(self):
         """Two equal blocks are not the depth, and no gradient grows by one factor per layer."""

@@ -6,6 +6,8 @@ import math
 import pytest
 
 from equipoise.diagnosis.findings import advice, conclude
+from equipoise.diagnosis.fix.record import Proposal
+from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.record import Comparison, Recommendation
 from equipoise.probes.record import GradientGrowth, LayerConditioning, LayerGradients
 from equipoise.records import Estimate, Finding, wording
@@ -138,12 +140,31 @@ class TestAdvice:
             "×1.26 per layer; by theory it trains with a probability of 93 %."
         )
 
+    def test_what_theory_expects_more_of_comes_before_it(self):
+        proposal = Proposal(Remedy.named("norm=group:2"), "norms", 0.97)
+        assert advice(growth(3.0), NORMS, [remedy(True)], proposal) == (
+            "Group norm of 2 groups instead of every norm: by theory it then trains with a "
+            "probability of 97 %. `fix=True` trains it beside the model as it is."
+        )
+
     @pytest.mark.parametrize("verified", [False, None])
     def test_one_that_did_not_help_is_not_recommended(self, verified):
         assert "Start batch norm" not in advice(growth(3.0), NORMS, [remedy(verified)])
 
     def test_for_normalisers_that_make_gradients_grow(self):
         assert "equipoise theory" in advice(growth(1.6), NORMS, [])
+
+    def test_only_batch_norms_ask_for_larger_batches(self):
+        found = growth(1.6)
+        layers = tuple(dataclasses.replace(one, sharing=64) for one in found.layers)
+        assert "larger batches" not in advice(found, NORMS, [])
+        assert "larger batches" in advice(dataclasses.replace(found, layers=layers), NORMS, [])
+
+    @pytest.mark.parametrize("causes", [NORMS, ()])
+    def test_what_a_model_has_is_not_recommended(self, causes):
+        skips = Share("branches", 9, 9.0, 0.1)
+        assert "connections" in advice(growth(1.6), causes, [])
+        assert "connections" not in advice(growth(1.6), (*causes, skips), [])
 
     @pytest.mark.parametrize(("rate", "word"), [(3.0, "Lower"), (1 / 3, "Raise")])
     def test_without_them_it_is_about_weights(self, rate, word):

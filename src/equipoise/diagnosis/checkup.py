@@ -198,6 +198,7 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
         comparisons=examined.comparisons,
         conditioning=examined.conditioning,
         remedies=examined.remedies,
+        proposal=examined.proposal,
         findings=findings,
         preconditioning=examined.preconditioning,
         second_order=examined.second_order,
@@ -263,6 +264,7 @@ def _advice(examined: Examination) -> str:
             examined.growth,
             examined.attribution,
             examined.remedies,
+            examined.proposal,
             reason=reason,
             raced=race is not None and bool(race.gains),
         )

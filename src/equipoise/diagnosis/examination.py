@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from equipoise import probes
 from equipoise.diagnosis.broken import Broken, broken
 from equipoise.diagnosis.comparison import compare, is_straight, predicted_rate
+from equipoise.diagnosis.fix.applied import code_lines
 from equipoise.diagnosis.fix.measure import run_fix
 from equipoise.diagnosis.fix.options import FixOptions
-from equipoise.diagnosis.fix.record import Fix
+from equipoise.diagnosis.fix.propose import promising, propose
+from equipoise.diagnosis.fix.record import Fix, Proposal
 from equipoise.diagnosis.forgotten import Forgotten, forgotten
 from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
 from equipoise.diagnosis.initialisation.measure import initialisation
@@ -44,6 +46,7 @@ from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
 from equipoise.diagnosis.trainability.quantities import lack_time
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
+from equipoise.instrument.batches import samples
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
@@ -99,6 +102,7 @@ class Examination:
     preconditioning: tuple[LayerPreconditioning, ...] = ()
     second_order: tuple[SecondOrderPooling, ...] = ()
     remedies: tuple[Recommendation, ...] = ()
+    proposal: Proposal | None = None
     fix: Fix | None = None
     smoothness: Smoothness | None = None
     interrupted: bool = False
@@ -123,7 +127,7 @@ class Examination:
             folder: Where finished trainings are kept.
         """
         try:
-            self._measure()
+            self._measure(propose=remedies is None)
             self._train(remedies, training, folder)
         except GrowthInterrupted as interruption:
             self.interrupted = True
@@ -133,7 +137,7 @@ class Examination:
         except Exception as error:  # also what was finished before the user's code failed
             self.interrupted, self.failure = True, error
 
-    def _measure(self) -> None:
+    def _measure(self, *, propose: bool) -> None:
         self._check_initialisation()
         self.report("predicting", 0, 1)
         trace, propagation = self._predict()
@@ -141,12 +145,15 @@ class Examination:
         self.growth = self._gradients("measuring gradients", self.seeds)
         self._find_obstacles(trace)
         self.comparisons = compare(self.growth, self.predictions)
-        if not self._is_to_be_mended:
+        if not self._is_doubted:
             # They hold all tensors of a pass, and are for remedies only.
             trace = propagation = None
         self._measure_layers()
         if trace is not None and propagation is not None:
-            self._try_remedies(trace, propagation)
+            if self._has_a_rate:
+                self._try_remedies(trace, propagation)
+            if propose:
+                self._propose(propagation)
 
     def _check_initialisation(self) -> None:
         try:
@@ -248,12 +255,15 @@ class Examination:
             self.trainability = None
 
     @property
-    def _is_to_be_mended(self) -> bool:
-        """Whether theory doubts that it trains, and measured gradients have a rate to improve."""
-        found, growth = self.trainability, self.growth
-        if found is None or growth is None or growth.rate is None:
-            return False
-        return found.probability <= LIKELY and is_straight(growth)
+    def _is_doubted(self) -> bool:
+        """Whether theory doubts that it trains."""
+        return self.trainability is not None and self.trainability.probability <= LIKELY
+
+    @property
+    def _has_a_rate(self) -> bool:
+        """Whether measured gradients have a rate to improve."""
+        growth = self.growth
+        return growth is not None and growth.rate is not None and is_straight(growth)
 
     def _measure_layers(self) -> None:
         """Condition numbers, what preconditioning would do to them, and second-order pooling."""
@@ -303,6 +313,20 @@ class Examination:
             growth.rate,
             patience=self.plan.theory_seconds(self.watch.seconds(), seeds),
         )
+
+    def _propose(self, propagation: Propagation) -> None:
+        """Name what theory expects more of than of the model as it is and of verified remedies."""
+        if self.trainability is None:
+            return
+        verified = [one.predicted_probability for one in self.remedies if one.verified]
+        known = max(self.trainability.probability, *verified, 0.0)
+        if known > LIKELY:
+            return
+        patience = self.plan.theory_seconds(self.watch.seconds(), 0)
+        batch = samples(self.problem.first)
+        best = promising(propose(propagation, self.model, batch, patience=patience), known)
+        if best is not None:
+            self.proposal = replace(best, code=code_lines(best.remedy))
 
     def _train(
         self,

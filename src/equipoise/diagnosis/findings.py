@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.diagnosis.comparison import AGREEMENT
+from equipoise.diagnosis.fix.record import Proposal
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.preconditioning.findings import WORTHWHILE
 from equipoise.diagnosis.record import PROFILE, Comparison, Recommendation
 from equipoise.diagnosis.trainability.judge import REASONS
@@ -15,7 +17,7 @@ from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.records.estimate import Estimate
 from equipoise.records.finding import SEVERITIES, Finding
-from equipoise.theory.propagation.attribution import NORMALISERS
+from equipoise.theory.propagation.attribution import BRANCHES, NORMALISERS
 from equipoise.theory.propagation.propagate import NO_TIME
 from equipoise.theory.propagation.sites import Share, Site, of_model
 
@@ -28,7 +30,6 @@ _ILL_CONDITIONED = 1e4
 _ENOUGH_ROWS = 16
 # With fewer, the expectation of 1/variance is infinite.
 _FEWEST_ROWS = 4
-_OR_ADD = "or add normalisation or skip connections."
 _TRIED = "`fix=True` tries what applies to this model."
 # Layers that a finding names, at most.
 _NAMES = 3
@@ -217,6 +218,7 @@ def advice(
     growth: GradientGrowth | None,
     attribution: Sequence[Share],
     remedies: Sequence[Recommendation],
+    proposal: Proposal | None = None,
     *,
     reason: str = "",
     raced: bool = False,
@@ -227,10 +229,18 @@ def advice(
         growth: Of its gradients, if measured.
         attribution: What they come from.
         remedies: What was tried.
+        proposal: What theory expects more of.
         reason: Why it will not.
         raced: Whether remedies were trained.
     """
     further = "" if raced else f" {_TRIED}"
+    skips = any(share.kind == BRANCHES for share in attribution)
+    if proposal is not None and proposal.predicted is not None:
+        return (
+            f"{wording.capital(in_words(proposal.remedy))}: by theory it then trains with a "
+            f"probability of {wording.percent(proposal.predicted)}. `fix=True` trains it beside "
+            "the model as it is."
+        )
     best = next((remedy for remedy in remedies if remedy.verified), None)
     if best is not None and best.measured_rate is not None:
         return (
@@ -239,16 +249,23 @@ def advice(
             f"probability of {wording.percent(best.predicted_probability)}."
         )
     if any(share.kind == NORMALISERS and share.log_gain > _CAUSE for share in attribution):
+        shared = growth is not None and any(one.sharing is not None for one in growth.layers)
+        ways = [
+            "fewer layers",
+            *(["larger batches"] if shared else []),
+            *([] if skips else ["residual connections"]),
+        ]
         return (
-            "Use fewer layers, larger batches, residual connections, or an activation with a "
-            f"smaller growth rate: compare them with `equipoise theory`.{further}"
+            f"Use {', '.join(ways)}, or an activation with a smaller growth rate: compare them "
+            f"with `equipoise theory`.{further}"
         )
+    or_add = "or add normalisation." if skips else "or add normalisation or skip connections."
     rate = None if growth is None else growth.rate
     if reason == REASONS["size"]:
-        return f"Scale the data or the last layer's initial weights down, {_OR_ADD}{further}"
+        return f"Scale the data or the last layer's initial weights down, {or_add}{further}"
     if rate is not None and rate.value < 1:
-        return f"Raise the scale of the initial weights, {_OR_ADD}{further}"
-    return f"Lower the scale of the initial weights, {_OR_ADD}{further}"
+        return f"Raise the scale of the initial weights, {or_add}{further}"
+    return f"Lower the scale of the initial weights, {or_add}{further}"
 
 
 def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from equipoise.diagnosis.fix.record import Fix
+from equipoise.diagnosis.fix.record import Fix, Proposal
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
@@ -227,6 +227,8 @@ class Checkup(Examination):
         second_order: Second-order pooling layers, before and after normalisation.
         initialisation: What the weights look like, and whether they were meant to.
         left_out: What was not measured for its price, and how to ask for it.
+        proposal: A change of which theory expects more than of the model and of ``remedies``, not
+            tried; ``None`` where there is none, or remedies were trained.
     """
 
     depth: int
@@ -247,6 +249,7 @@ class Checkup(Examination):
     second_order: tuple[SecondOrderPooling, ...] = ()
     initialisation: Initialisation | None = None
     left_out: tuple[LeftOut, ...] = ()
+    proposal: Proposal | None = None
 
     @property
     def headlines(self) -> tuple[Finding, ...]:

@@ -3,6 +3,8 @@
 import dataclasses
 import re
 
+from equipoise.diagnosis.fix.record import Proposal
+from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.report.checkup.cell import cell, picture
 from equipoise.report.checkup.markdown import markdown
 from support.report_examples import deep_checkup, hostile_checkup
@@ -19,6 +21,18 @@ def test_verdict_headlines_and_code():
 def test_without_a_race_the_code_is_that_of_the_verified_remedy():
     text = markdown(dataclasses.replace(deep_checkup(), fix=None))
     assert "```python\n# start batch norm's" in text
+
+
+def test_what_theory_expects_more_of_is_shown_instead():
+    proposal = Proposal(Remedy.named("norm=layer"), "norms", 0.97, ("model = changed(model)",))
+    shown = dataclasses.replace(deep_checkup(), fix=None, proposal=proposal)
+    promise = "# layer norm instead of every norm: it then trains with a probability of 97 %"
+    assert f"{promise}\nmodel = changed(model)" in markdown(shown)
+    assert "norm.bias" not in markdown(shown)
+    long = dataclasses.replace(proposal, code=("model.get_parameter(name)",) * 40)
+    text = markdown(dataclasses.replace(shown, proposal=long))
+    assert "equipoise.apply(model, found.proposal.remedy)" in text
+    assert "get_parameter" not in text
 
 
 def test_names_cannot_add_markup():

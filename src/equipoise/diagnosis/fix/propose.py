@@ -22,6 +22,11 @@ from equipoise.theory.propagation.propagate import Propagation, propagate
 FAMILIES = ("all", "norms", "starts", "weights", "activations", "bnp")
 # Pairs of the best remedies of different families that are predicted too, at most.
 _PAIRS = 4
+# What a remedy promises at least, if it is named before any training.
+_EVEN = 0.5
+# The mildest first. Theory knows nothing of what acts on steps alone; larger batches are no change
+# of the model.
+_MILDEST = ("starts", "weights", "activations", "norms", "pairs")
 # Seconds after which remedies are proposed without a prediction.
 _PATIENCE = 12.0
 
@@ -49,7 +54,7 @@ def propose(
         samples: Samples of a batch.
         family: ``"all"``, or one family of remedies: ``"norms"``, ``"starts"`` (of β, γ and ε),
             ``"weights"``, ``"activations"`` or ``"bnp"``.
-        patience: Seconds after which no more are predicted.
+        patience: Seconds of processor time after which no more are predicted.
 
     Returns:
         Remedies with the predicted probability of training, the likeliest of each family first.
@@ -60,18 +65,43 @@ def propose(
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}.")
     graph = None if found is None else found.graph
-    started = time.monotonic()
+    as_it_is = None if found is None else _expected(found, samples)
+    started = time.process_time()
 
     def predicted(candidate: _Candidate) -> Proposal:
-        late = time.monotonic() - started > patience
+        late = time.process_time() - started > patience
         probability = None
-        if graph is not None and not late:
+        if candidate.remedy.kinds == ("bnp",):  # acts on steps alone
+            probability = as_it_is
+        elif graph is not None and not late:
             probability = _probability(graph, candidate.remedy, model)
         return Proposal(candidate.remedy, candidate.family, probability)
 
     singles = [predicted(one) for one in _candidates(found, model, samples, family)]
     pairs = [] if family == "norms" else [predicted(one) for one in _pairs(singles)]
     return tuple(_in_turn([*singles, *pairs]))
+
+
+def promising(proposals: Sequence[Proposal], probability: float) -> Proposal | None:
+    """The mildest of the likeliest remedies, if it halves the doubt and trains as soon as not.
+
+    Args:
+        proposals: With their predicted probabilities.
+        probability: Of training without them.
+
+    Examples:
+        >>> from equipoise.diagnosis.fix.remedy import Remedy
+        >>> norms, starts = Remedy.named("norm=layer"), Remedy.named("shift=1")
+        >>> both = [Proposal(norms, "norms", 0.97), Proposal(starts, "starts", 0.73)]
+        >>> print(promising(both, 0.1).remedy, promising(both[1:], 0.5))
+        norm=layer None
+    """
+    known = [one for one in proposals if one.predicted is not None and one.family in _MILDEST]
+    if not known:
+        return None
+    best = min(known, key=lambda one: (_doubt(one), _MILDEST.index(one.family), _exactly(one)))
+    is_better = 2 * (1 + _exactly(best)) <= 1 - probability
+    return best if is_better and -_exactly(best) >= _EVEN else None
 
 
 def _candidates(
@@ -113,8 +143,15 @@ def _probability(graph: Graph, remedy: Remedy, model: nn.Module) -> float | None
     try:
         changed = change_graph(graph, remedy, model)
         batch = int(remedy.edits[-1].value or 1) if "batch" in remedy.kinds else graph.batch
-        return predicted_probability(propagate(changed), batch, calibration())
+        return _expected(propagate(changed), batch)
     except Exception:  # an edit that does not fit the graph may fail in any rule
+        return None
+
+
+def _expected(found: Propagation, samples: int) -> float | None:
+    try:
+        return predicted_probability(found, samples, calibration())
+    except ValueError:  # no operation has a gradient
         return None
 
 
@@ -151,6 +188,10 @@ def _in_turn(proposals: Sequence[Proposal]) -> list[Proposal]:
     ranked = [sorted(column, key=_doubt) for column in columns.values()]
     rounds = itertools.zip_longest(*ranked)
     return [one for turn in rounds for one in sorted(filter(None, turn), key=_doubt)]
+
+
+def _exactly(one: Proposal) -> float:
+    return -(one.predicted or 0.0)
 
 
 def _doubt(one: Proposal) -> float:

@@ -20,11 +20,13 @@ class Proposal:
         family: What kind of change it is.
         predicted: Probability that the changed model trains, from theory alone; ``None`` where
             theory does not know.
+        code: Lines that change ``model``, of one that a check-up names.
     """
 
     remedy: Remedy
     family: str
     predicted: float | None
+    code: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

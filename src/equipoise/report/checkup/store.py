@@ -17,7 +17,8 @@ HTML_NAME = "report.html"
 def save(checkup: Checkup, directory: Path) -> Path:
     """Write a check-up as JSON and as HTML, each file whole or not at all; return the page.
 
-    A recommended remedy is written too: ``remedy.json`` for ``equipoise.apply``, and ``fix.py``.
+    A recommended remedy is written too: ``remedy.json`` for ``equipoise.apply``, and, if it was
+    trained, ``fix.py``.
     """
     # First the numbers: they cost a measurement, the page only a rendering.
     write_json(directory / JSON_NAME, checkup)
@@ -27,6 +28,8 @@ def save(checkup: Checkup, directory: Path) -> Path:
 
         write_json(directory / "remedy.json", checkup.fix.best)
         write_text(directory / "fix.py", module_of(checkup.fix.best))
+    elif checkup.proposal is not None:
+        write_json(directory / "remedy.json", checkup.proposal.remedy)
     return save_page(checkup, directory / HTML_NAME)
 
 

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction, Recommendation
+from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.report.checkup.terminal.fix import print_fix
@@ -73,7 +73,7 @@ def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> 
     print_second_order(checkup.second_order, console)
     print_preconditioning(checkup.preconditioning, console)
     print_smoothness(checkup.smoothness, console)
-    _remedies(checkup.remedies, console)
+    _remedies(checkup, console)
     console.print()
 
 
@@ -250,12 +250,16 @@ def _conditioning(conditioning: Sequence[LayerConditioning], console: Console) -
         remark(f"Skipped {wording.listed(names)}: {reason}", console)
 
 
-def _remedies(remedies: Sequence[Recommendation], console: Console) -> None:
-    if not remedies:
+def _remedies(checkup: Checkup, console: Console) -> None:
+    if not checkup.remedies and checkup.proposal is None:
         return
     heading("Remedies", console)
     grid = Table.grid(padding=(0, 1))
-    for i, remedy in enumerate(remedies, start=1):
+    if checkup.proposal is not None:
+        grid.add_row(Text("–", "dim"), text(overview.change(checkup.proposal), "bold"))
+        grid.add_row("", text("\n".join(checkup.proposal.code), "cyan"))
+        grid.add_row("", text(overview.promise(checkup.proposal)))
+    for i, remedy in enumerate(checkup.remedies, start=1):
         state = overview.verification(remedy.verified)
         promise = (
             f"predicted growth {wording.factor(remedy.predicted_rate)} per layer, trains with "
@@ -263,7 +267,7 @@ def _remedies(remedies: Sequence[Recommendation], console: Console) -> None:
         )
         if remedy.measured_rate is not None:
             promise += f"; measured {wording.factor(remedy.measured_rate)}"
-        if i > 1:
+        if i > 1 or checkup.proposal is not None:
             grid.add_row()
         grid.add_row(Text(f"{i}.", "dim"), text(remedy.change, "bold"))
         grid.add_row("", text(remedy.code, "cyan"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.record import Checkup
 from equipoise.records import wording
 
@@ -24,25 +25,37 @@ def measured(checkup: Checkup) -> str:
     )
 
 
+# Characters of code that a first screen has room for.
+_MOST_CODE = 600
+
+
 def remedy_as_code(checkup: Checkup) -> str:
-    """The first verified remedy as code for the user's own file; empty without one.
+    """The likeliest or the first verified remedy as code; empty without one.
 
     So it is where remedies were trained: what was proved, or not, stands above.
     """
     if checkup.fix is not None and checkup.fix.gains:
         return ""
+    if checkup.proposal is not None and checkup.proposal.predicted is not None:
+        code = "\n".join(checkup.proposal.code)
+        if len(code) > _MOST_CODE:
+            code = "equipoise.apply(model, found.proposal.remedy)  # or the saved remedy.json"
+        return f"{_promise(in_words(checkup.proposal.remedy), checkup.proposal.predicted)}\n{code}"
     remedy = next((one for one in checkup.remedies if one.verified), None)
     if remedy is None:
         return ""
     return "\n".join(
         (
-            f"# {remedy.change}: it then trains with a probability of "
-            f"{wording.percent(remedy.predicted_probability)}",
+            _promise(remedy.change, remedy.predicted_probability),
             "for norm in model.modules():",
             "    if isinstance(norm, torch.nn.modules.batchnorm._BatchNorm):",
             f"        {remedy.code}",
         )
     )
+
+
+def _promise(change: str, probability: float) -> str:
+    return f"# {change}: it then trains with a probability of {wording.percent(probability)}"
 
 
 def change_as_code(checkup: Checkup) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from equipoise.diagnosis.fix.record import Proposal
+from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.record import Checkup, LayerPrediction
 from equipoise.probes.record import LayerConditioning, LayerGradients
 from equipoise.records import wording
@@ -112,6 +114,16 @@ def by_reason(pairs: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
         if reason is not None:
             reasons.setdefault(reason, []).append(name)
     return reasons
+
+
+def change(proposal: Proposal) -> str:
+    """Say what a proposal changes."""
+    return wording.capital(in_words(proposal.remedy))
+
+
+def promise(proposal: Proposal) -> str:
+    """Say what theory expects of a proposal."""
+    return f"trains with {wording.percent(proposal.predicted or 0.0)} by theory – not tried"
 
 
 def verification(verified: bool | None) -> str:
