@@ -153,13 +153,13 @@ def of_activations(model: nn.Module, graph: Graph | None) -> Iterator[Remedy]:
 
 
 def of_branches(propagation: Propagation) -> Iterator[Remedy]:
-    r"""Residual branches that start smaller: their last layer is scaled by 1/√L, or by 0."""
+    r"""Residual branches that start smaller: their last layer is scaled by 0, or by 1/√L."""
     assert propagation.graph is not None
     found = _last_layers(propagation.graph)
     if not found:
         return
     names = [name for layer in found for name in layer]
-    for value in (1 / math.sqrt(len(found)), 0.0):
+    for value in (0.0, 1 / math.sqrt(len(found))):
         factors = tuple(Factor(name, value) for name in dict.fromkeys(names))
         what = f"start {len(found)} residual branches at {value:.3g} of their size"
         yield Remedy((Edit("weights", None, what, factors),))
