@@ -166,10 +166,11 @@ class TestAssertTrainable:
 
     def test_options_reach_the_question(self, by_hand):
         x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-        y = x.mean((1, 2, 3))
-        found = eq.assert_trainable(
-            net, (x, y), loss_fn=lambda m, b: (m(b[0]).sum(1) - b[1]).square().mean(), batch_size=16
-        )
+
+        def loss(model, batch):
+            return (model(batch[0]).sum(1) - batch[1]).square().mean()
+
+        found = eq.assert_trainable(net, (x, x.mean((1, 2, 3))), loss_fn=loss, batch_size=16)
         assert found.measured.samples == 4
 
 

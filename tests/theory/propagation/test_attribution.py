@@ -141,9 +141,7 @@ class Repeated(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.block = nn.TransformerEncoderLayer(
-            64, 4, 128, 0.0, batch_first=True, norm_first=True
-        )
+        self.block = nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True, norm_first=True)
         self.head = nn.Linear(64, 64)
 
     def forward(self, x):

@@ -703,7 +703,7 @@ def averages(tensor, like):
 
 
 def covariances(graph):
-    """Predicted and measured ones by site and direction; gradients of weights; what failed, why."""
+    """Predicted and measured ones by site and direction, gradients of weights, what failed."""
     forward = Forward(graph)
     for node in graph.nodes:
         forward.step(node)
