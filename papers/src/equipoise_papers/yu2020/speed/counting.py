@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from equipoise_papers.yu2020.speed.methods import Method, inputs
@@ -24,5 +25,6 @@ def operations_of_products(method: Method, side: int, channels: int) -> int:
     forward = method.make(channels)
     leaf = inputs(method, 1, side, channels).requires_grad_()
     with FlopCounterMode(display=False) as counter:
-        forward(leaf).sum().backward()
-    return counter.get_total_flops()
+        torch.autograd.backward(forward(leaf).sum())
+    operations: int = counter.get_total_flops()
+    return operations
