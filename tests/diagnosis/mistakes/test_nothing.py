@@ -188,6 +188,25 @@ def test_weights_of_losses_that_are_learnt(joined, is_wrong):
     assert titles == ["A weight of the loss makes it small, whatever the outputs are"] * is_wrong
 
 
+class Gaussian(nn.Module):
+    """A mean, and a deviation that is learnt, of targets far away."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.deviation = nn.Linear(6, 1), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.mean(x)
+
+
+def test_deviations_that_are_learnt_are_held():
+    def loss(model, batch):
+        error = (model(batch) - 1e3 * batch[:, :1]).square()
+        return (0.5 * error * (-2 * model.deviation).exp() + model.deviation).mean()
+
+    assert found(Gaussian(), loss) is None
+
+
 def test_the_model_is_left_as_it_is():
     model = Weighed()
     before = fingerprint(model)

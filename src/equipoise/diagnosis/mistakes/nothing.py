@@ -99,7 +99,7 @@ def _weight_that_wins(traced: TracedPass) -> str | None:
     for name in few if math.isfinite(loss) else ():
         for sign in (1.0, -1.0):
             far, farther = (_loss_with(name, sign * by * _FAR, traced) for by in (1, 2))
-            is_zero = 0 <= far <= _NOTHING * loss
+            is_zero = 0 <= farther <= far <= _NOTHING * loss
             falls = far < min(0.0, loss) and abs(farther - 2 * far + loss) <= _ROUNDING * abs(far)
             if is_zero or falls:
                 return name
