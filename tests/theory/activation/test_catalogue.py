@@ -16,7 +16,7 @@ from equipoise.theory import (
     as_activation,
     explosion_rate,
 )
-from equipoise.theory.activation.catalogue import ACTIVATIONS, Kink, alpha_relu
+from equipoise.theory.activation.catalogue import ACTIVATIONS, Kink, alpha_relu, homogeneous
 
 POINTS = np.concatenate([np.linspace(-7.3, 7.1, 301), [-1e-9, 1e-9]])
 EVERY_NAME = [
@@ -288,30 +288,57 @@ def test_steep_smooth_callables_have_a_rate(steep):
     assert rate.error < 1e-5 * rate.value
 
 
+class TestTaken:
+    @pytest.mark.filterwarnings("ignore::equipoise.theory.UnstableFixedPointWarning")
+    def test_slopes_that_are_nan_within_underflow_of_a_kink(self):
+        """√x² sends back 0/0 where x² is 0: 10⁻³²⁴ away from 0, where nothing needs it."""
+        signed = explosion_rate(lambda x: x * torch.sqrt(x * x), 8)
+        exact = explosion_rate(homogeneous("signed square", 2.0, 1.0, 1.0), 8)
+        assert abs(signed.value - exact.value) <= signed.error + exact.error < 1e-12
+
+    def test_what_the_refusal_of_a_gradient_proposes(self):
+        def power(x):
+            return torch.where(x > 0, x * torch.sqrt(x.clamp(min=1e-30)), 0 * x)
+
+        found, exact = explosion_rate(power, 8), explosion_rate(alpha_relu(1.5), 8)
+        assert abs(found.value - exact.value) <= found.error + exact.error < 1e-11
+
+    def test_functions_that_fail_on_no_points(self):
+        def of_rows(x):
+            return torch.tanh(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+        with pytest.raises(RuntimeError, match="0 elements"):
+            of_rows(torch.empty(0))
+        assert explosion_rate(of_rows, 8) == explosion_rate(lambda x: torch.tanh(x), 8)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("function", "reason"),
         [
             (nn.Softmax(0), "not elementwise"),
-            (nn.BatchNorm1d(4), "fails on a float64 vector"),
+            (nn.BatchNorm1d(4), "fails on a float64 tensor"),
             (lambda x: x - x.mean(), "not elementwise"),
             (lambda x: x.sort().values, "not elementwise"),
             (lambda x: x[:1], "not elementwise"),
             (lambda x: x.sum(), "not elementwise"),
             (lambda x: x.numpy(), "not elementwise"),
+            (lambda x: x.flatten(), "shape \\(8, 12\\) gave \\(96,\\)"),
+            (lambda x: x @ x.T if x.dim() == 2 else x, "shape \\(8, 12\\) gave \\(8, 8\\)"),
+            (lambda x: torch.where(x > 0, x**1.5, 0 * x), "gradient .* not finite at x = -0.0947"),
             (nn.Dropout(), "random"),
             (nn.RReLU(), "random"),
             (torch.log, "not finite"),
             (lambda x: 1 / (x - 0.0137 + 19.7), "not finite"),
             (lambda x: torch.exp(x * x * x), "not finite"),
-            (lambda x: torch.where(x.abs() < 1e-3, x * math.nan, x), "not finite at x = "),
+            (lambda x: torch.where(x.abs() < 1e-3, math.nan, x), "not finite at x = "),
             (torch.sign, "jumps"),
             (torch.floor, "jumps"),
             (lambda x: torch.where(x > 0.3, x + 1, x), "jumps"),
             (lambda x: x.float().tanh(), "float64"),
             (lambda x: torch.relu(x) ** 0.5, "E\\[φ′²\\] is infinite"),
             (lambda x: torch.relu(x - 1) ** 0.4, "E\\[φ′²\\] is infinite"),
-            (lambda x: x @ torch.ones(3, dtype=x.dtype), "fails on a float64 vector"),
+            (lambda x: x @ torch.ones(3, dtype=x.dtype), "fails on a float64 tensor"),
         ],
     )
     def test_with_its_reason(self, function, reason):

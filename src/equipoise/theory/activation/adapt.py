@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -153,18 +154,30 @@ def _adapt_function(function: Elementwise, name: str | None) -> Activation:
 def _adapt(function: Elementwise, name: str) -> Activation:
     _check_elementwise(function, name)
     adapted = Activation(name, function)
+    points = _irregular_points()
     try:
-        adapted(np.linspace(-1, 1, 8))
+        _, slopes = adapted(points)
     except RuntimeError as error:
         raise ValueError(f"activation {name} cannot be differentiated: {error}") from error
+    lost = points[~np.isfinite(slopes)]
+    if lost.size:
+        raise ValueError(
+            f"the gradient of activation {name} is not finite at x = {min(lost, key=abs):.3g}, "
+            "although its value is. If torch.where chooses a branch, the other one still sends "
+            "back 0 · nan: clamp what that branch is given, as in torch.log(x.clamp(min=1e-30)), "
+            "or give Activation(..., derivative=...)."
+        )
     found = find_kinks(adapted, name)
     return Activation(name, function, kinks=found.kinks, turns=found.turns, unsure=found.unsure)
 
 
+def _irregular_points() -> NDArray[np.float64]:
+    """96 points in random order, so that a function that sorts or pairs them is noticed."""
+    return np.random.default_rng(0).permutation(np.linspace(-19.7, 19.9, 96)) + 0.0137
+
+
 def _check_elementwise(function: Elementwise, name: str) -> None:
-    # Irregular points in random order, so that a function that sorts or pairs them is noticed.
-    generator = np.random.default_rng(0)
-    x = torch.from_numpy(generator.permutation(np.linspace(-19.7, 19.9, 96)) + 0.0137)
+    x = torch.from_numpy(_irregular_points())
     y = _call(function, x, name)
     if not torch.isfinite(y).all():
         worst = x[~torch.isfinite(y)].abs().min().item()
@@ -178,8 +191,10 @@ def _check_elementwise(function: Elementwise, name: str) -> None:
             f"activation {name} draws random numbers: two calls on the same input differ. "
             "Switch a module to eval(), or pass its mean function."
         )
-    for part in (slice(0, 31), slice(40, 41)):
-        if not torch.allclose(_call(function, x[part], name), y[part], rtol=1e-11, atol=1e-13):
+    parts = [(x[part], y[part]) for part in (slice(0, 31), slice(40, 41))]
+    parts += [(x.reshape(shape), y.reshape(shape)) for shape in ((8, 12), (1, 96, 1))]
+    for some, expected in parts:
+        if not torch.allclose(_call(function, some, name), expected, rtol=1e-11, atol=1e-13):
             raise ValueError(
                 f"activation {name} is not elementwise: its output at a point depends on the "
                 "other points. Theory needs a function of one number."
@@ -192,8 +207,8 @@ def _call(function: Elementwise, x: Tensor, name: str) -> Tensor:
             y = function(x.clone())
     except Exception as error:
         raise ValueError(
-            f"activation {name} fails on a float64 vector with {said(error)} Theory needs an "
-            "elementwise function of a tensor of any shape."
+            f"activation {name} fails on a float64 tensor of shape {tuple(x.shape)} with "
+            f"{said(error)} Theory needs an elementwise function of a tensor of any shape."
         ) from error
     if not isinstance(y, Tensor) or y.shape != x.shape:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__

@@ -78,6 +78,8 @@ class Activation:
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Return φ(x) and φ′(x), both of the shape of ``x``."""
+        if not x.size:  # a user's function may not take it
+            return np.zeros_like(x), np.zeros_like(x)
         argument = torch.from_numpy(np.ascontiguousarray(x))
         if self.derivative is not None:
             with torch.no_grad():
@@ -92,6 +94,8 @@ class Activation:
 
     def values(self, x: Array) -> Array:
         """Return φ(x) alone, at half the cost."""
+        if not x.size:
+            return np.zeros_like(x)
         with torch.no_grad():
             # A copy: the function may work in place.
             return self.function(torch.from_numpy(np.array(x, order="C"))).numpy()

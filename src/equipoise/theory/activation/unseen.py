@@ -14,8 +14,9 @@ import numpy as np
 
 from equipoise.theory.activation.catalogue import Activation
 
-# Where double exponential rules end.
-_NEAREST = 1e-130
+# Where double exponential rules end, and how near to a kink at 0 slopes are read that jump: far
+# above where a user's x² would underflow.
+_NEAREST, _READ = 1e-130, 1e-60
 # Distances at which slopes are compared, in roundings of the kink.
 _FAR = 256.0
 
@@ -43,7 +44,7 @@ def unseen(activation: Activation) -> tuple[Unseen, ...]:
     at = np.array([kink.at for kink in activation.kinks])
     power = np.array([kink.power for kink in activation.kinks])
     rounding = np.spacing(np.abs(at))
-    near = 4 * np.where(power, np.maximum(rounding, _NEAREST), rounding)
+    near = 4 * np.maximum(rounding, np.where(power, _NEAREST, _READ))
     beside = at + near * np.array([[-1.0], [1.0], [-_FAR], [_FAR]])
     both = np.abs(activation(beside)[1]).reshape(2, 2, -1)  # [nearer or farther, side, kinks]
     jumps = np.abs(both[0, 1] ** 2 - both[0, 0] ** 2) * rounding

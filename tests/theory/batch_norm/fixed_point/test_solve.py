@@ -484,3 +484,27 @@ def test_a_steep_function_where_it_is_flat_takes_few_circles():
     f = Response(phi, 0.0846, 1.766)
     cuts, _ = resolving_cuts(f, 7, f.gamma * 6**0.5)
     assert cuts.size < 60
+
+
+@pytest.mark.parametrize("B", [19, 31])
+@pytest.mark.parametrize("gamma", [100.0, 300.0])
+def test_short_waves(B, gamma):
+    """No average of odd powers of their sines and cosines is left."""
+    exact = gamma**2 * (B - 2) / (B - 3)
+    rate = solved("sin", B, gamma=gamma, beta=-2.0).rate
+    assert_bounds(rate, exact, 1e-13 * exact, at_most=1e-5)
+
+
+@pytest.mark.parametrize(("B", "gamma"), [(31, 1e3), (19, 1e14)])
+def test_waves_too_short_for_panels_are_refused(B, gamma):
+    """Few samples of them look like noise: errors of a thousandth were four times too small."""
+    with pytest.raises(ValueError, match="sin is too steep at gamma"):
+        solved("sin", B, gamma=gamma, beta=-2.0)
+
+
+@pytest.mark.parametrize("eps", [5e-324, 1e-310, 1e-300])
+def test_collapsed_numbers_are_finite_at_the_smallest_eps(eps):
+    """φ′(β) is 0 there, and 0 / ε was 0 · ∞."""
+    solution = solved("silu", 7, gamma=1e-3, beta=-700.0, eps=eps)
+    assert solution.kappa.value == 0
+    assert all(math.isfinite(part.value + part.error) for part in solution.numbers)

@@ -56,7 +56,8 @@ def resolving_cuts(
     special = np.array(sorted({*f.kinks.tolist(), *f.activation.turns}))
     inside = special[abs(special - f.beta) < reach]
     search = _Search.of(f, batch_size, reach, c, inside)
-    ends = np.unique(np.concatenate([inside, *search.failing(inside)]))
+    failing, lost = search.failing(inside)
+    ends = np.unique(np.concatenate([inside, *failing]))
     low, high = f.beta - reach, f.beta + reach
     cuts = ends[(ends > low) & (ends < high)]
     apart = np.append(np.inf, cuts[1:] - cuts[:-1]) > 1e-12 * reach
@@ -67,7 +68,7 @@ def resolving_cuts(
             "turns within a tiny part of what samples span. Use a smaller gamma, or its limit, a "
             "function with a jump, for which gradients have no finite rate."
         )
-    missing = _RESOLVED * search.size[:, 0]
+    missing = np.maximum(_RESOLVED * search.size[:, 0], lost)
     return cuts, (float(missing[0]), float(missing[1]))
 
 
@@ -109,11 +110,15 @@ class _Search:
         noisy = np.maximum(_NOISE * size, 8 * _UNIT * np.array(floor))
         return cls(f, batch_size, reach, c, size[:, None], noisy[:, None])
 
-    def failing(self, inside: Array) -> list[Array]:
+    def failing(self, inside: Array) -> tuple[list[Array], Array]:
         """Ends and middles of all panels that polynomials do not follow.
 
         Args:
             inside: Ends of the first panels, but for the two outermost.
+
+        Returns:
+            Those, and what is missed of values and slopes where there are too many to go on:
+            what oscillates so often looks like noise to rules that agree by chance.
         """
         edges = np.concatenate([[self.f.beta - self.reach], inside, [self.f.beta + self.reach]])
         left, right = edges[:-1], edges[1:]
@@ -128,7 +133,7 @@ class _Search:
                 missed, ahead = ahead, None
             bad, deviation = self._fails(left, right, missed, before)
             if not bad.any():
-                return found
+                return found, np.zeros(2)
             found += [left[bad], right[bad], below[1][0, bad]]
             left, right = (ends[:, bad].ravel() for ends in below)
             # Neighbours share quarters: look at each once.
@@ -141,7 +146,8 @@ class _Search:
             if ahead is not None:
                 ahead = ahead[..., bad].reshape(2, 2, -1)[..., first]
             if left.size > _MOST_CUTS:
-                return found
+                bad, deviation = self._fails(left, right, _unresolved(self.f, left, right), before)
+                return found, deviation[:, bad].max(1, initial=0.0)
 
     def _fails(
         self, left: Array, right: Array, missed: Array, before: Array

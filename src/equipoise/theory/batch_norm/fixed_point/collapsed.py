@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from equipoise.records.estimate import Estimate
+from equipoise.theory.activation.catalogue import Homogeneity
 from equipoise.theory.batch_norm.averages.homogeneous import homogeneous_averages
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.fixed_point.critical_eps import critical_variance, tangent
@@ -23,9 +26,12 @@ def collapsed(setting: Setting, f: Response) -> Solution:
     cross_rate = 0.0
     slopes = tangent(f)
     if slopes is not None:
-        averages, one = homogeneous_averages(slopes, 1.0, B), np.ones(1)
+        # Slopes over √ε: of an ε near the end of float64 there is no 1/ε.
+        root = math.sqrt(eps)
+        per_root = Homogeneity(slopes.alpha, slopes.a / root, slopes.b / root)
+        averages, one = homogeneous_averages(per_root, 1.0, B), np.ones(1)
         # Backward at R = 0; forward R² = κx/(Bε) to first order in κ, with E[x²] = n(n + 2).
-        law = RadialLaw(0 * one, one, one / eps, one * (B + 1) / (B * eps), one)
+        law = RadialLaw(0 * one, one, one, one * (B + 1) / B, one)
         backward = (
             formulas.backward_g(B, variance, averages, law),
             formulas.backward_l(B, variance, averages, law),
@@ -36,7 +42,7 @@ def collapsed(setting: Setting, f: Response) -> Solution:
             formulas.forward_l(B, variance, 1.0, averages, law),
             formulas.forward_m(B, variance, 1.0, averages, law),
         )
-        cross_rate = variance * ((slopes.a + slopes.b) / 2) ** 2 / eps
+        cross_rate = variance * ((per_root.a + per_root.b) / 2) ** 2
     method = "closed form: the fixed point has collapsed"
     # Barely below the critical ε, κ is not 0 but of the order of the distance to it.
     beyond = max(0.0, forward[0] - 1)
