@@ -66,7 +66,7 @@ class TestGradients:
             return normalise(x, p, eps=0.1, centered=centered)
 
         assert gradcheck(f, (x,))
-        assert gradgradcheck(f, (x,))
+        assert gradgradcheck(f, (x,), fast_mode=True)
 
     def test_gradients_are_orthogonal_to_the_input(self, p, centered):
         """Euler: the output has degree 0 in x."""

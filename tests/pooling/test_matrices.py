@@ -60,7 +60,7 @@ class TestBilinear:
     def test_gradients_agree_with_differences(self, options, mask):
         x = random(3, 4, 5).requires_grad_()
         assert gradcheck(lambda x: bilinear(x, mask=mask, **options), x)
-        assert gradgradcheck(lambda x: bilinear(x, mask=mask, **options), x)
+        assert gradgradcheck(lambda x: bilinear(x, mask=mask, **options), x, fast_mode=True)
 
     def test_masked_positions_get_no_gradient(self):
         x = random(3, 4, 5).masked_fill(~MASK[..., None], torch.nan)

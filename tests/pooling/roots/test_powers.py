@@ -106,7 +106,7 @@ class TestGradients:
     def test_first_and_second_agree_with_differences(self, function, name, spectrum):
         A = matrix(SPECTRA[spectrum]).requires_grad_()
         assert gradcheck(function, A)
-        assert gradgradcheck(function, A)
+        assert gradgradcheck(function, A, fast_mode=True)
 
     def test_through_eigenvectors_ties_are_nan(self):
         tied = torch.eye(3, dtype=torch.float64)
@@ -136,7 +136,7 @@ class TestRankDeficient:
     def test_first_and_second_are_exact_for_the_features(self, function, name, shape):
         F = random(2, *shape).requires_grad_()
         assert gradcheck(lambda F: function(bilinear(F)), F)
-        assert gradgradcheck(lambda F: function(bilinear(F)), F)
+        assert gradgradcheck(lambda F: function(bilinear(F)), F, fast_mode=True)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_gradients_for_the_matrix_are_finite(self, function, name, dtype):

@@ -193,7 +193,7 @@ class TestEveryRoute:
     def test_gradients_agree_with_differences(self, compact, route):
         x = random(1, 2, CHANNELS).requires_grad_()
         assert gradcheck(lambda x: sketch(compact, route, x), x)
-        assert gradgradcheck(lambda x: sketch(compact, route, x), x)
+        assert gradgradcheck(lambda x: sketch(compact, route, x), x, fast_mode=True)
 
     def test_rows_of_zeros_add_nothing(self, compact, route):
         x = random(2, 5, CHANNELS)
