@@ -73,7 +73,6 @@ CLASSES = {
     "focal": (lambda z, y: focal(z, y), False),
     "errors of one-hot numbers": (lambda z, y: F.mse_loss(z, F.one_hot(y, 8).float()), False),
     "likelihood": (lambda z, y: z.log_softmax(1).gather(1, y[:, None]).mean(), True),
-    "a hinge, turned": (lambda z, y: F.multi_margin_loss(-z, y), True),
 }
 
 
@@ -192,3 +191,32 @@ def test_pairs_without_others_are_alike_where_all_are():
     given = right_answers(traced_pass(layers(), (ANCHORS, ALIKE), without_others))
     assert given.title == "One answer for all inputs is as good as the right ones"
     assert found(layers(), (ANCHORS, ALIKE), without_a_gradient) == []
+
+
+ENERGIES = ("warning", "The loss asks for the lowest score of the right class")
+
+
+@pytest.mark.parametrize(
+    ("of_energies", "expected"),
+    [
+        (lambda e, y: F.cross_entropy(-e, y), ENERGIES),
+        (lambda e, y: F.multi_margin_loss(-e, y), ENERGIES),
+        (lambda e, y: F.log_softmax(e, 1).gather(1, y[:, None]).mean(), RISES),
+        (lambda e, y: e.softmax(1).gather(1, y[:, None]).mean(), RISES),
+    ],
+    ids=["energies", "hinge", "log-likelihood without a minus", "likelihood without a minus"],
+)
+def test_energies_are_scores_with_the_other_sign(of_energies, expected):
+    def loss(model, batch):
+        return of_energies(model(batch[0])[:, :4], batch[1])
+
+    assert found(layers(), (ANCHORS, Y), loss) == [expected]
+
+
+def test_a_critic_compares_no_samples():
+    critic = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def wasserstein(model, batch):
+        return model(batch[1]).mean() - model(batch[0]).mean()
+
+    assert found(critic, (ANCHORS, ALIKE), wasserstein) == []

@@ -28,6 +28,8 @@ _SAMPLES = 4
 # Part of the distance to other samples at which the inputs of one sample are alike, and of how
 # many standard errors the difference has to be.
 _ALIKE, _SURE = 0.85, 5.0
+# Scores of an answer that is certain.
+_FAR = 30.0
 _TITLE = "The loss is larger for right answers than for none"
 
 
@@ -147,6 +149,14 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
     wrong, none, told = losses
     if not (_exceeds(told, none) or _exceeds(none, wrong)):
         return None
+    if wrong < none < told and _takes_energies(output, right, none, traced):
+        return Finding(
+            "warning",
+            "The loss asks for the lowest score of the right class",
+            "It falls as that score does, and as those of other classes rise, and is least where "
+            "it is by far the lowest: outputs are taken with the other sign.",
+            "If they are energies, predict by argmin. If they are scores, take the minus away.",
+        )
     return Finding(
         "critical",
         _TITLE,
@@ -155,6 +165,21 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
         "Look for a minus, for classes of another order, and for a margin in degrees or with sine "
         "and cosine exchanged: cos(angle + margin) is cosine * cos(margin) - sine * sin(margin).",
     )
+
+
+def _takes_energies(output: Made, right: Tensor, none: float, traced: TracedPass) -> bool:
+    """Whether outputs are scores with the other sign throughout, as in the cross-entropy of -E.
+
+    Right answers of the other sign are the best then, and no score of another class is as good,
+    though it helps.
+    """
+    answers = (-_FAR * right, -2 * _FAR * right, _FAR * right.roll(1, 1))
+    losses = _losses(traced, [{output: one} for one in answers])
+    if losses is None:
+        return False
+    best, beyond, other = losses
+    is_least = not _exceeds(best, beyond, none)
+    return is_least and _exceeds(none, other, none) and _exceeds(other, best, none)
 
 
 def _of_classes_told_apart(output: Made, places: Tensor, traced: TracedPass) -> Finding | None:
@@ -186,7 +211,7 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     """A loss that prefers outputs of different samples to be alike to those of one sample.
 
     One pair of the batch's tensors has to hold inputs that are alike, sample by sample, as an
-    anchor and what is of its kind, or two views.
+    anchor and what is of its kind, or two views. Critics, with one output, compare no samples.
     """
     roots = [one for output in outputs for one in given_of(output, traced.nodes)]
     given = [x for x in tensors(traced.batch) if any(_is(one, x) for one in roots)]
@@ -196,6 +221,8 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     alike = [pair for pair in combinations(range(len(given)), 2) if _are_alike(*pair, given)]
     places = _places(outputs, given, traced) or []
     if len(alike) != 1 or len(places) != len(given):
+        return None
+    if tensor(outputs[0], traced.nodes).shape[1] == 1:
         return None
     ((first, second),) = alike
     own = _directions(samples, tensor(outputs[0], traced.nodes).detach())
@@ -222,6 +249,8 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     collapsed = _losses(traced, [answers(dict.fromkeys(range(len(given)), same))])
     if traced.takes_detached or collapsed is None or collapsed[0] > losses[0]:
         return None
+    if not _exceeds(*reversed(losses)):
+        return None  # it does not ask that they are alike
     return Finding(
         "critical",
         "One answer for all inputs is as good as the right ones",
@@ -282,5 +311,5 @@ def _losses(traced: TracedPass, answers: Sequence[Mapping[Made, Tensor]]) -> lis
     return found if len(found) == len(losses) else None
 
 
-def _exceeds(loss: float, other: float) -> bool:
-    return loss - other > _EQUAL * max(abs(loss), abs(other))
+def _exceeds(loss: float, other: float, scale: float = 0.0) -> bool:
+    return loss - other > _EQUAL * max(abs(loss), abs(other), abs(scale))
