@@ -149,7 +149,7 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
     wrong, none, told = losses
     if not (_exceeds(told, none) or _exceeds(none, wrong)):
         return None
-    if wrong < none < told and _takes_energies(output, right, none, traced):
+    if wrong < none < told and _takes_energies(output, labels, none, traced):
         return Finding(
             "warning",
             "The loss asks for the lowest score of the right class",
@@ -167,13 +167,19 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
     )
 
 
-def _takes_energies(output: Made, right: Tensor, none: float, traced: TracedPass) -> bool:
+def _takes_energies(output: Made, labels: Tensor, none: float, traced: TracedPass) -> bool:
     """Whether outputs are scores with the other sign throughout, as in the cross-entropy of -E.
 
     Right answers of the other sign are the best then, and no score of another class is as good,
     though it helps.
     """
-    answers = (-_FAR * right, -2 * _FAR * right, _FAR * right.roll(1, 1))
+    like = tensor(output, traced.nodes).detach()
+    kinds, places = torch.unique(labels.long(), return_inverse=True)
+    right, wrong = (
+        torch.nn.functional.one_hot(one, like.shape[1]).to(like)
+        for one in (kinds[places], kinds.roll(1)[places])
+    )
+    answers = (-_FAR * right, -2 * _FAR * right, _FAR * wrong)
     losses = _losses(traced, [{output: one} for one in answers])
     if losses is None:
         return False
