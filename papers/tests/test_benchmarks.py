@@ -13,6 +13,7 @@ BENCHMARKS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 PRINTED = {
     "calibrate_trainability": "expected calibration error",
     "depth_limit_scatter": "another training",
+    "faint_trainings": "networks known",
     "longer_trainings": "networks known",
     "soak": "| sweep | SIGKILL | 1 |",
     "stacked_training": "thousands/layer",
