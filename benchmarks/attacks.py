@@ -32,7 +32,7 @@ from pathlib import Path
 
 # On a busy machine the import of PyTorch alone takes ten.
 SECONDS = 180.0
-QUICK = ("a trillion seeds", "a name of 5,000 letters")
+QUICK = ("a trillion seeds",)
 
 # What the attacks name: models, loaders and losses in the user's own file.
 USER = """

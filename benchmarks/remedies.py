@@ -173,7 +173,7 @@ def table(found: Sequence[Finished]) -> None:
 
 def main() -> None:
     """Race, exhaust, and print."""
-    quick = replace(CELLS[4], steps=6, family="starts", seeds=2)
+    quick = replace(CELLS[4], steps=6, family="weights", seeds=2)
     table(shown(CELLS, [quick], __doc__))
 
 

@@ -168,7 +168,7 @@ class _Work:
         if self.runs.taken_over:
             self.remarks.append(f"{self.runs.taken_over} finished runs were taken over.")
         if self.runs.plan is None:
-            step = self._step_seconds()
+            step = 0.0 if math.isinf(options.seconds) else self._step_seconds()
             plan = Plan.of(self._with_what_is_left(1 - _TO_JUDGE), step, len(trainable))
             self.runs.plan = plan.steps, plan.arms
         plan = Plan(*self.runs.plan)
