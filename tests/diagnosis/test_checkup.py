@@ -21,7 +21,7 @@ from equipoise.diagnosis.smoothness.variants import WITHOUT
 from equipoise.records import from_plain, to_plain, wording
 from support.diagnosis_examples import DIGITS, fixed_batches
 
-DEPTH, WIDTH = 64, 128
+DEPTH, WIDTH = 56, 64
 SMALL = {"seeds": 2, "batches": 2, "batch_size": 16}
 SEVERITIES = ["critical", "warning", "note", "good"]
 
