@@ -508,3 +508,9 @@ def test_collapsed_numbers_are_finite_at_the_smallest_eps(eps):
     solution = solved("silu", 7, gamma=1e-3, beta=-700.0, eps=eps)
     assert solution.kappa.value == 0
     assert all(math.isfinite(part.value + part.error) for part in solution.numbers)
+
+
+def test_numbers_that_overflow_beside_a_finite_q_are_refused():
+    """κ was 10³⁰⁰, times B it was infinite, and two forward eigenvalues were nan."""
+    with pytest.raises(ValueError, match=r"alpha_relu\(1.5\) overflows"):
+        solve(Setting("alpha_relu(1.5)", 10**15, gamma=1e100, beta=-700.0, eps=1e30))

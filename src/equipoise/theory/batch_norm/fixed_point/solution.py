@@ -2,6 +2,7 @@ r"""All numbers of one BSB1 problem, and how large their errors are."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,6 +48,11 @@ class Solution:
     def rate(self) -> Estimate:
         """The explosion rate."""
         return self.backward[0]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are."""
+        return all(math.isfinite(part.value) for part in self.numbers)
 
     @property
     def stable(self) -> bool:

@@ -146,7 +146,7 @@ def solve(setting: Setting, method: Method = "auto") -> Solution:
         found = closed or solve_by_quadrature(setting)
     except (OverflowError, ZeroDivisionError) as error:
         raise overflow(setting) from error
-    if not np.isfinite(found.q.value):
+    if not found.finite:
         raise overflow(setting)
     return found
 
@@ -197,6 +197,7 @@ def solve_together(settings: Sequence[Setting]) -> list[Solution]:
     return _with_eps(settings, f)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # overflows are refused by name
 def _with_eps(settings: Sequence[Setting], f: Response) -> list[Solution]:
     found = []
     for setting, solution in zip(settings, solve_on_disc(settings, f), strict=True):
@@ -310,7 +311,9 @@ def _without_radius(setting: Setting, averages: Averages) -> Numbers:
 
 
 def _checked(setting: Setting, solution: Solution) -> Solution:
-    """Refuse a solution whose slopes fell between the nodes."""
+    """Refuse a solution that overflows, or whose slopes fell between the nodes."""
+    if not solution.finite:
+        raise overflow(setting)
     B, rate = setting.batch_size, solution.rate
     # Theorem 9: no network grows slower than the linear one, at ε = 0.
     floor = (1 - _LOOSE) * (B - 2) / (B - 3) if setting.eps == 0 else 0.0
