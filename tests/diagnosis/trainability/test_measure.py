@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 
 import pytest
 import torch
@@ -413,3 +414,18 @@ def test_beyond_theory_another_pass_tells_what_follows_the_first_steps():
     found = diagnosis.trainability(model, fixed_batches(), depth=False)
     assert found.probability > 0.9
     assert differences(before, fingerprint(model)) == []
+
+
+def test_a_checkup_limits_what_is_predicted_after_the_first_steps(monkeypatch):
+    judge = importlib.import_module("equipoise.diagnosis.trainability.judge")
+    limits = []
+
+    def noted(graph, *, allowance=None):
+        limits.append(allowance)
+        return judge_propagate(graph, allowance=allowance)
+
+    judge_propagate = judge.propagate
+    monkeypatch.setattr(judge, "propagate", noted)
+    eq.checkup(Hypernetwork(), fixed_batches())
+    assert limits
+    assert all(limit is not None for limit in limits)

@@ -68,7 +68,8 @@ def judge(
         calibration: What the benchmark has taught.
         depth: Whether to find how many of its repeated blocks could train.
         took: Seconds that predicting it took.
-        allowance: Seconds for predicting it with more blocks.
+        allowance: Seconds for predicting it with more blocks. Predicting it after the first steps
+            may take as long as predicting it took.
         again: Traces a pass with other values of some parameters, by name.
 
     Raises:
@@ -76,11 +77,12 @@ def judge(
             theory does not reach the output, or norms get equal rows as yet, and no other pass
             can be traced.
     """
+    most = None if math.isinf(allowance) else max(took, allowance)
 
     def after_first_steps(problem: str) -> Trainability:
         if again is None:
             raise ValueError(problem)
-        moved = propagate(again(_moved(_starting_at_zero(found))))
+        moved = propagate(again(_moved(_starting_at_zero(found))), allowance=most)
         return judge(moved, batch_size, calibration, depth=False)
 
     if _equal_behind_zeros(found):
@@ -95,7 +97,7 @@ def judge(
     basis: Basis = "both" if len(known) == 2 else "measured"
     awake = None
     if "silence" in calibration.outside(known["measured"]):
-        awake = _awakened(found)
+        awake = _awakened(found, most)
         if awake is None and _starting_at_zero(found):
             return after_first_steps(
                 "most of its layers get no gradient until weights that start at zero have moved, "
@@ -175,7 +177,7 @@ def _depth(
     return trainable_blocks(found, of, took=took, allowance=allowance)
 
 
-def _awakened(found: Propagation) -> Propagation | None:
+def _awakened(found: Propagation, most: float | None) -> Propagation | None:
     """A network that is silent, once scales and matrices that start at zero have moved.
 
     Returns:
@@ -184,7 +186,7 @@ def _awakened(found: Propagation) -> Propagation | None:
     graph, zeros = found.graph, _starting_at_zero(found)
     if graph is None or not zeros:
         return None
-    awake = propagate(graph.with_parameters(_moved(zeros)))
+    awake = propagate(graph.with_parameters(_moved(zeros)), allowance=most)
     return awake if _reaches_the_output(awake) else None
 
 
