@@ -88,6 +88,33 @@ def test_losses_of_classes(name):
     assert given == [RISES] * is_wrong
 
 
+CODES = torch.tensor([[0, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 1, 0, 0, 1, 0]]).float()
+CODES = torch.cat([CODES, 1 - CODES.roll(3, 1)])
+THRESHOLDS = torch.arange(8)
+# Losses whose outputs are no scores of classes.
+OTHERS_THAN_SCORES = {
+    "codes": lambda z, y: F.binary_cross_entropy_with_logits(z, CODES[y]),
+    "embeddings": lambda z, y: F.mse_loss(z, CODES.cumsum(1)[y]),
+    "prototypes": lambda z, y: F.cross_entropy(F.normalize(z) @ CODES.cumsum(1).T, y),
+    "thresholds": lambda z, y: F.binary_cross_entropy_with_logits(
+        z, (y[:, None] > THRESHOLDS).float()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS_THAN_SCORES)
+def test_outputs_that_are_no_scores_of_classes(name):
+    loss = OTHERS_THAN_SCORES[name]
+    assert (
+        found(layers(), (ANCHORS, Y), lambda model, batch: loss(model(batch[0]), batch[1])) == []
+    )
+
+
+def test_classes_of_another_order():
+    loss = lambda model, batch: F.cross_entropy(model(batch[0]), (batch[1] + 1) % 8)  # noqa: E731
+    assert found(layers(), (ANCHORS, Y), loss) == [RISES]
+
+
 def of_kinds(measure):
     """The contrastive loss of all pairs of a batch, of a distance or what is taken for one."""
 

@@ -28,6 +28,9 @@ _SAMPLES = 4
 # Part of the distance to other samples at which the inputs of one sample are alike, and of how
 # many standard errors the difference has to be.
 _ALIKE, _SURE = 0.85, 5.0
+# Classes and columns that are tried, to see whether columns stand for classes, columns of which
+# one may be that of the class in another order, and part of a change by which others are alike.
+_CLASSES, _COLUMNS, _ENOUGH, _AS_GOOD = 4, 6, 4, 0.1
 # Scores of an answer that is certain.
 _FAR = 30.0
 _TITLE = "The loss is larger for right answers than for none"
@@ -149,6 +152,8 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
     wrong, none, told = losses
     if not (_exceeds(told, none) or _exceeds(none, wrong)):
         return None
+    if not _has_a_score_for_each_class(output, labels, traced):
+        return None
     if wrong < none < told and _takes_energies(output, labels, none, traced):
         return Finding(
             "warning",
@@ -165,6 +170,35 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
         "Look for a minus, for classes of another order, and for a margin in degrees or with sine "
         "and cosine exchanged: cos(angle + margin) is cosine * cos(margin) - sine * sin(margin).",
     )
+
+
+def _has_a_score_for_each_class(output: Made, labels: Tensor, traced: TracedPass) -> bool:
+    """Whether, of the columns of a class's samples, one counts otherwise than the others.
+
+    Columns of codes, of embeddings and of thresholds do not stand for classes. The one is that of
+    the label, or another if classes have another order, which three columns do not tell.
+    """
+    like = tensor(output, traced.nodes).detach()
+    kinds = torch.unique(labels.long())
+    columns = kinds[:_COLUMNS]
+    for kind in kinds[:_CLASSES]:
+        own = (labels == kind).to(like)[:, None]
+        hot = torch.nn.functional.one_hot(columns, like.shape[1]).to(like)
+        losses = _losses(
+            traced, [{output: torch.zeros_like(like)}, *({output: own * one} for one in hot)]
+        )
+        if losses is None:
+            return False
+        none, *scored = losses
+        others = [loss for loss, column in zip(scored, columns, strict=True) if column != kind]
+        if len(columns) >= _ENOUGH:
+            others = scored
+        usual = sorted(others)[len(others) // 2]
+        most = max(abs(loss - none) for loss in scored)
+        differ = [loss for loss in others if abs(loss - usual) > _AS_GOOD * most]
+        if len(differ) > (len(columns) >= _ENOUGH):
+            return False
+    return True
 
 
 def _takes_energies(output: Made, labels: Tensor, none: float, traced: TracedPass) -> bool:
