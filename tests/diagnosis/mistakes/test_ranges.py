@@ -74,6 +74,26 @@ def test_hinges_take_numbers_of_both_signs(loss):
     assert found(loss, nn.Sigmoid()) == [HINGE]
 
 
+def by_hand(z, y):
+    """Huber's loss."""
+    errors = (z - y).abs()
+    small = errors.clamp(max=1.0)
+    return (0.5 * small.square() + errors - small).mean()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        by_hand,
+        lambda z, y: F.relu((z - 10 * y - 1).abs() - 0.1).mean(),
+        lambda z, y: ((z - 50).abs() - 0.1).clamp(min=0).mean(),
+        lambda z, y: ((y - z) / (0.1 + F.softplus(z)).clamp(max=5)).square().mean(),
+    ],
+)
+def test_errors_that_are_cut_off_are_no_hinges(loss):
+    assert found(loss) == []
+
+
 def pulled_apart(z, y):
     """Margins of distances, which outputs for all samples alike do not keep."""
     z = F.normalize(z)
@@ -103,6 +123,21 @@ def test_variances_that_may_be_negative():
         "The loss divides by what outputs can make zero",
         "The logarithm of what may be negative",
     ]
+
+
+def projected(scale):
+    """Points that a homography moves."""
+
+    def loss(z, y):
+        x, w = z.chunk(2, 1)
+        return (x / (1 + scale * w * y[:, :4]) - y[:, 4:]).abs().mean()
+
+    return loss
+
+
+def test_divisors_that_outputs_hardly_move():
+    assert found(projected(0.1)) == []
+    assert [title for _, title in found(projected(1.0))] == [DIVIDES[1]]
 
 
 def test_what_is_not_judged():

@@ -20,6 +20,10 @@ from equipoise.records.finding import Finding
 
 # Outputs that are tried for all samples, and at random for each.
 _TRIED, _DRAWN = (-30.0, -3.0, 0.0, 3.0, 30.0), 2
+# Which of them training soon reaches, and those before they are squashed to their bounds.
+_SOON, _ENDS = slice(1, 4), ((0, 1), (4, 3))
+# Part of the whole change that is left between both ends where outputs are squashed.
+_LEFT = 0.1
 # By which numbers may differ from those that operations are made for.
 _ROUNDING = 1e-3
 _SQUASHING = {"sigmoid": "Sigmoid", "_softmax": "Softmax"}
@@ -102,6 +106,9 @@ def _divides(node: Node, tried: Callable[[object], Tensor | None], size: int) ->
     if not low < -_ROUNDING < _ROUNDING < high:
         return None
     is_sum = 2 * values[0].numel() < size
+    soon = values[_SOON]
+    if not (is_sum or float(soon.min()) < -_ROUNDING < _ROUNDING < float(soon.max())):
+        return None
     return Finding(
         "critical" if is_sum else "warning",
         "The loss divides by what outputs can make zero",
@@ -149,7 +156,7 @@ def _is_squashed_twice(node: Node, tried: Callable[[object], Tensor | None]) -> 
 def _never_satisfied(
     node: Node, tried: Callable[[object], Tensor | None], traced: TracedPass
 ) -> Finding | None:
-    if node.name not in _CUTTING or not _is_by_number(node, traced):
+    if not _cuts_below_zero(node) or not _is_by_number(node, traced):
         return None
     source = node.inputs[0]
     while isinstance(source, Made) and (made := traced.nodes[source.node]).name in _ORDERING:
@@ -157,8 +164,13 @@ def _never_satisfied(
     values = tried(source)
     if values is None or node.outputs[0].numel() < 2:
         return None
-    moves = values.amax(0) > values.amin(0) + _ROUNDING
-    share = float((moves & (values.amin(0) > _ROUNDING)).double().mean())
+    low, change = values.amin(0), values.amax(0) - values.amin(0)
+    # Errors fall and rise again, or go on falling beyond what is tried.
+    is_least = torch.zeros_like(low, dtype=torch.bool)
+    for end, before in _ENDS:
+        is_flat = (values[before] - values[end]).abs() <= _LEFT * change
+        is_least |= (values[end] <= low + _ROUNDING) & is_flat
+    share = float(((change > _ROUNDING) & is_least & (low > _ROUNDING)).double().mean())
     if share < _NEVER:
         return None
     return Finding(
@@ -169,6 +181,13 @@ def _never_satisfied(
         "Hinge losses, and Lovász's with a hinge, take logits: leave the sigmoid away, or take "
         "the form of the loss for probabilities.",
     )
+
+
+def _cuts_below_zero(node: Node) -> bool:
+    if node.name == "relu":
+        return True
+    given = {"min": node.arguments[1] if len(node.arguments) > 1 else None, **node.keywords}
+    return node.name in _CUTTING and given["min"] == 0 and given.get("max") is None
 
 
 def _is_by_number(node: Node, traced: TracedPass) -> bool:
