@@ -143,6 +143,18 @@ def test_what_is_compared(loss):
     assert found(layers(), loss) is None
 
 
+def test_critics_that_are_to_be_pleased():
+    """By outputs that they judge in several ways."""
+    critic = nn.Linear(4, 3).requires_grad_(False)
+    assert found(layers(), lambda model, batch: -critic(model(batch).tanh()).mean()) is None
+    critic.requires_grad_()
+    one = found(
+        nn.Sequential(layers(), nn.Tanh(), critic), lambda model, batch: -model(batch).mean()
+    )
+    assert one is not None
+    assert one[0] == "critical"
+
+
 def of_constants(target):
     def loss(model, batch):
         z = model(batch)

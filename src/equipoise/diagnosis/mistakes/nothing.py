@@ -186,6 +186,8 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     values = tensor(made, traced.nodes).detach()
     if values.ndim < 2 or values.shape[1] < 2 or not values.is_floating_point():
         return False
+    if _is_of_a_critic_that_is_kept(made, traced):
+        return False
     for sign in (1.0, -1.0):
         losses = [
             loss_with(traced.graph, {made: torch.full_like(values, sign * by)}, frozenset())
@@ -196,6 +198,15 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
         if near > far and abs(farther - far - expected) <= _ROUNDING * abs(expected):
             return _counts_all_alike(made, traced)
     return False
+
+
+def _is_of_a_critic_that_is_kept(made: Made, traced: TracedPass) -> bool:
+    """Whether a product with weights that are not trained gave it: it has its bounds."""
+    node = traced.nodes[made.node]
+    return node.name in PRODUCTS and any(
+        not tensor(one, traced.nodes).requires_grad and not is_of(traced.batch, one, traced.nodes)
+        for one in node.inputs
+    )
 
 
 def _counts_all_alike(made: Made, traced: TracedPass) -> bool:
