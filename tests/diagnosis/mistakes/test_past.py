@@ -98,3 +98,21 @@ def test_autoencoders():
     alone = Attention(mask=lambda x: torch.eye(x.shape[-1]).expand_as(x))
     assert found(everything, (PAIR[0], PAIR[0])) == []
     assert found(alone, (PAIR[0], PAIR[0])) == []
+
+
+class Autoregressive(nn.Module):
+    """A flow that subtracts from each number what those before it make."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.means = nn.Linear(6, 6)
+        self.register_buffer("before", torch.ones(6, 6).tril(-1))
+
+    def forward(self, x):
+        return x - F.linear(x, self.means.weight * self.before, self.means.bias)
+
+
+def test_flows_are_not_to_copy():
+    x = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
+    assert found(Autoregressive(), x, lambda model, batch: model(batch).square().mean()) == []
