@@ -155,6 +155,14 @@ def test_critics_that_are_to_be_pleased():
     assert one[0] == "critical"
 
 
+def test_correlations_have_bounds():
+    def loss(model, batch):
+        one, other = (0.1 * (z - z.mean(0)) / z.std(0) for z in model(batch).chunk(2, 1))
+        return -torch.linalg.matrix_norm(one.T @ other / len(batch), "nuc")
+
+    assert found(layers(), loss) is None
+
+
 def of_constants(target):
     def loss(model, batch):
         z = model(batch)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
-from equipoise.diagnosis.mistakes.sources import DRAWN, PRODUCTS, depends_on_weights, is_of, tensor
+from equipoise.diagnosis.mistakes.sources import (
+    DRAWN,
+    PRODUCTS,
+    depends_on_weights,
+    given_of,
+    is_of,
+    tensor,
+)
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
@@ -186,7 +193,7 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     values = tensor(made, traced.nodes).detach()
     if values.ndim < 2 or values.shape[1] < 2 or not values.is_floating_point():
         return False
-    if _is_of_a_critic_that_is_kept(made, traced):
+    if not _is_moved_at_will(made, traced):
         return False
     for sign in (1.0, -1.0):
         losses = [
@@ -200,11 +207,15 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     return False
 
 
-def _is_of_a_critic_that_is_kept(made: Made, traced: TracedPass) -> bool:
-    """Whether a product with weights that are not trained gave it: it has its bounds."""
+def _is_moved_at_will(made: Made, traced: TracedPass) -> bool:
+    """Whether weights of its own that are trained gave it, if a product did.
+
+    Critics that are kept have bounds, and so have correlations, as products of two outputs.
+    """
     node = traced.nodes[made.node]
-    return node.name in PRODUCTS and any(
-        not tensor(one, traced.nodes).requires_grad and not is_of(traced.batch, one, traced.nodes)
+    return node.name not in PRODUCTS or any(
+        tensor(one, traced.nodes).requires_grad
+        and {given.kind for given in given_of(one, traced.nodes)} == {"parameter"}
         for one in node.inputs
     )
 
