@@ -69,3 +69,15 @@ def test_behind_a_detach_layers_with_weights_are_watched():
 def test_without_it_normalisers_are():
     _, found = watched(Probed(detach=False), torch.randn(4, 3))
     assert [layer.layer for layer in found] == ["backbone.1", "norm"]
+
+
+def test_weights_that_a_functional_call_replaces_by_detached_ones():
+    """As those of a critic by which an actor beside it is judged."""
+    actor, critic = nn.Linear(3, 3), nn.Linear(3, 1)
+    model, x = nn.ModuleList([actor, critic]), torch.randn(4, 3)
+    kept = {name: p.detach() for name, p in critic.named_parameters()}
+    with LayerWatch(model) as watch:
+        loss = -torch.func.functional_call(critic, kept, (actor(x).tanh(),)).mean()
+        found = watch.differentiate(loss)
+    assert found
+    assert all(layer.gradient > 0 for layer in found)

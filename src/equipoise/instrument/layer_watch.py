@@ -143,7 +143,14 @@ class LayerWatch:
         """Differentiate the loss; return the layers that it depends on, in order of execution."""
         self._remove_hooks()  # checkpointed layers run again during the backward pass
         calls = self._calls_before(loss)
-        weights = list({id(c.weight): c.weight for c in calls if c.weight is not None}.values())
+        weights = list(
+            {
+                id(c.weight): c.weight
+                for c in calls
+                # Not those that a functional call has replaced by detached ones.
+                if c.weight is not None and c.weight.requires_grad
+            }.values()
+        )
         inputs: list[Any] = [*(call.edge for call in calls), *weights]
         if not inputs or not loss.requires_grad:
             return []
