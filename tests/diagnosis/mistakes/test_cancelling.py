@@ -140,3 +140,17 @@ def test_the_check_up_does_not_promise_training():
     found = eq.checkup(layers, (X, Y), loss_fn=likelihood(1))
     assert "The loss does not depend on the weights" in [one.title for one in found.findings]
     assert not found.verdict.sentence.startswith("Will")
+
+
+def test_potentials_of_optimal_transport():
+    """Their gradients cancel once they have converged; costs keep theirs."""
+
+    def loss(model, batch):
+        cost = torch.cdist(model(batch[0]), batch[0][:, :3]).square()
+        first, second = cost.new_zeros(32), cost.new_zeros(32)
+        for _ in range(60):
+            first = -torch.logsumexp(second - cost, 1)
+            second = -torch.logsumexp(first[:, None] - cost, 0)
+        return first.mean() + second.mean()
+
+    assert severities(Net(nn.Identity(), 8), loss) == []

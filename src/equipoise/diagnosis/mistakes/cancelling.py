@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import ARRANGING, reaches_weights, tensor
+from equipoise.diagnosis.mistakes.sources import ARRANGING, tensor, weights_behind
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument import trees
 from equipoise.instrument.forward import recording_gradients
@@ -66,11 +66,14 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
         terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
         if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
             continue
-        if not reaches_weights(node.number, nodes) or _is_chosen_soon(node, users):
+        if not weights_behind(node.number, nodes) or _is_chosen_soon(node, users):
             continue
-        everything = graph.result is not None and not reaches_weights(
-            graph.result.node, nodes, closed=node.number
-        )
+        if graph.result is None:
+            continue
+        others = weights_behind(graph.result.node, nodes, closed=node.number)
+        if others and weights_behind(node.number, nodes) <= others:
+            continue  # all of them have other ways, as in iterations that converge
+        everything = not others
         return [_finding(node, [one for one, _ in taken], everything=everything)]
     return []
 

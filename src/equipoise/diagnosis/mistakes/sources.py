@@ -150,18 +150,20 @@ def given_of(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]
                 waiting += nodes[one.node].inputs
 
 
-def reaches_weights(start: int, nodes: Mapping[int, Node], closed: int | None = None) -> bool:
-    """Whether parameters are behind an operation, without what is behind a closed one."""
-    seen, left = {start}, [start]
+def weights_behind(
+    start: int, nodes: Mapping[int, Node], closed: int | None = None
+) -> frozenset[str]:
+    """Trained parameters behind an operation, without what is behind a closed one."""
+    found, seen, left = set[str](), {start}, [start]
     while left:
         for source in nodes[left.pop()].inputs:
             if isinstance(source, Given):
                 if source.kind == "parameter" and source.value.requires_grad:
-                    return True
+                    found.add(source.name)
             elif source.node not in seen and source.node != closed and source.node in nodes:
                 seen.add(source.node)
                 left.append(source.node)
-    return False
+    return frozenset(found)
 
 
 def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | Given]:
