@@ -163,6 +163,36 @@ def test_correlations_have_bounds():
     assert found(layers(), loss) is None
 
 
+def test_log_determinants_of_the_matrix_itself():
+    def loss(model, batch):
+        y = model(batch)
+        return y.cosh().log().sum(1).mean() - torch.linalg.slogdet(model.weight)[1]
+
+    assert found(nn.Linear(6, 6, bias=False), loss) is None
+
+
+def controlled(cost):
+    """A loss of the states to which a model drives those that it is given."""
+
+    def loss(model, batch):
+        states = []
+        for _ in range(3):
+            batch = 0.9 * batch + 0.1 * model(batch).tanh()
+            states.append(batch)
+        return cost(torch.stack(states, 1))
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    "cost", [lambda x: x.square().mean(), lambda x: -x.mean()], ids=["error", "gain"]
+)
+def test_states_of_a_controller(cost):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6))
+    assert found(model, controlled(cost)) is None
+
+
 def of_constants(target):
     def loss(model, batch):
         z = model(batch)

@@ -56,7 +56,7 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
     if weight is not None:
         return _finding_of_weight(weight)
     outputs = [] if traced.takes_detached else _outputs(traced)
-    if not outputs:
+    if not outputs or _is_a_closed_loop(traced):
         return None
     if _is_won_by_all_alike(outputs, traced):
         return Finding(
@@ -159,12 +159,36 @@ def _outputs(traced: TracedPass) -> list[Made]:
             continue
         if node.name in DRAWN or any(_is_given(node, traced)):
             return []
+        if any(_is_of_matrices(source) for source in node.inputs):
+            return []  # as the log-determinant of a linear flow
         behind.add(node.number)
         for source in node.inputs:
             is_before = isinstance(source, Made) and source.node not in behind
             if is_before and depends_on_weights(source, nodes) and _leads(source, traced):
                 found[source] = None
     return [one for one in found if isinstance(one, Made)] if result.node in behind else []
+
+
+def _is_a_closed_loop(traced: TracedPass) -> bool:
+    """Whether weights are given what they have made of data, as a controller the state it moves.
+
+    Its actions are bounded by what the states obey, and differ with the states that were given.
+    """
+    behind: dict[int, frozenset[str]] = {}
+    for node in traced.graph.nodes:
+        made = [one.node for one in node.inputs if isinstance(one, Made)]
+        before = frozenset[str]().union(*(behind[one] for one in made))
+        own = {
+            given.name
+            for one in (node.inputs if node.name in PRODUCTS else ())
+            if {given.kind for given in given_of(one, traced.nodes)} == {"parameter"}
+            for given in given_of(one, traced.nodes)
+            if given.value.ndim > 1 and given.value.requires_grad
+        }
+        if own & before:
+            return True
+        behind[node.number] = before | own
+    return False
 
 
 def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
@@ -178,6 +202,15 @@ def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
                 )
         else:
             yield is_of(traced.batch, source, traced.nodes)
+
+
+def _is_of_matrices(source: Made | Given) -> bool:
+    return (
+        isinstance(source, Given)
+        and source.kind == "parameter"
+        and source.value.requires_grad
+        and source.value.ndim > 1
+    )
 
 
 def _leads(source: Made | Given, traced: TracedPass) -> bool:
