@@ -214,7 +214,7 @@ def test_other_objects_are_refused_at_once(data, message):
         (list(TensorDataset(X, Y)), r"single samples, the first with the target 0"),
         ([("a", "b", "c")], r"without a tensor: a tuple of 3"),
         ([3], r"without a tensor: an int"),
-        ([(X, Y[:5])], r"shape \[12, 2\] with targets of shape \[5\]"),
+        ([(X, Y[:5])], r"shape \[12, 2\] with targets of shape \[5\].*in a dictionary"),
         ([(X, torch.tensor(1.0))], "single samples, the first with the target 1.0"),
     ],
 )

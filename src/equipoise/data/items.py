@@ -90,7 +90,8 @@ def as_batch(item: object, name: str) -> Batch:
         if not _belong_together(inputs, targets):
             raise ValueError(
                 f"{name} yields inputs of shape {shape_of(inputs)} with targets of shape "
-                f"{shape_of(targets)}; expected one target for each input."
+                f"{shape_of(targets)}; expected one target for each input. Give tensors that "
+                "are no pair, as points inside and on the boundary, in a dictionary."
             )
     return batch
 
