@@ -109,13 +109,32 @@ def costly(model, batch):
     return (Categorical(logits=model(observed)).log_prob(action) * cost).mean()
 
 
-@pytest.mark.parametrize("loss", [rewarded, rewarded_in_one, costly])
-@pytest.mark.parametrize("shift", [0.0, 9.0])
+@pytest.mark.parametrize(
+    ("loss", "shift"),
+    [
+        (rewarded, 0.0),
+        (rewarded, 9.0),
+        (rewarded_in_one, 0.0),
+        (rewarded_in_one, 9.0),
+        (costly, 0.0),
+    ],
+)
 def test_names_that_a_loss_gives_the_batch(loss, shift):
     """Rewards of one sign, too."""
     batch = X, ACTIONS, ADVANTAGES + shift
     assert found(loss, batch) == []
     assert found(lambda model, batch: -loss(model, batch), batch) == [TURNED]
+
+
+def missed(model, batch):
+    observed, label, cost = batch
+    return (F.cross_entropy(model(observed), label, reduction="none") * cost).mean()
+
+
+def test_costs_of_one_sign_may_be_those_of_mistakes():
+    """As of classes that are weighed by what it costs to miss them."""
+    assert found(missed, (X, ACTIONS, ADVANTAGES.abs())) == []
+    assert found(missed, (X, ACTIONS, ADVANTAGES)) == [TURNED]
 
 
 def weighed_errors(model, batch):

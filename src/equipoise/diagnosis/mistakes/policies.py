@@ -56,6 +56,8 @@ def of_policies(traced: TracedPass) -> list[Finding]:
             continue
         sign = sign_of(node) * _sign_of_probability(weighed[0], traced)
         for name, (gain, value) in named.items():
+            if gain < 0 and not bool((weighed[1] < 0).any()):
+                continue  # classes, too, are weighed by what it costs to miss them
             if sign * gain * _correlation(weighed[1].double().flatten(), value) > _RELATED:
                 turns = "grows" if gain > 0 else "falls"
                 return [
