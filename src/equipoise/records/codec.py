@@ -9,7 +9,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +71,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         return None if data is None else _decode(_only_value_type(arguments), data, where)
     if origin is tuple:
         _expect(isinstance(data, list | tuple), "a list", data, where)
+        if arguments == (float, Ellipsis) and _are_finite(data):
+            return tuple(data)  # most of what large records hold, in a fifth of the time
         kinds = arguments
         if arguments[-1:] == (Ellipsis,):
             kinds = (arguments[0],) * len(data)
@@ -94,6 +96,11 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         return float(data)
     _expect(isinstance(data, kind), f"a {kind.__name__}", data, where)
     return data
+
+
+def _are_finite(data: Iterable[Any]) -> bool:
+    """Whether all are floats of Python that need no look of their own."""
+    return all(type(item) is float and item - item == 0.0 for item in data)
 
 
 def _decode_record(kind: Any, data: Any, where: str) -> Any:
