@@ -2,9 +2,6 @@
 
 import pytest
 
-from equipoise_papers.experiments.style import save_figure
-from equipoise_papers.reproduction.catalogue import EXPERIMENTS
-from papers_support.toy_experiments import Calculator, squares
 from support.settings import one_thread, pytest_collection, pytest_collection_finish, seeded
 
 __all__ = [
@@ -21,6 +18,7 @@ __all__ = [
 @pytest.fixture
 def blank_figures(monkeypatch):
     """Write empty pictures: they take most of the time of a few small cells."""
+    from equipoise_papers.experiments.style import save_figure
 
     def save(figure, folder):
         figure.clear()
@@ -31,12 +29,17 @@ def blank_figures(monkeypatch):
 
 @pytest.fixture
 def calculator():
+    from papers_support.toy_experiments import Calculator
+
     return Calculator()
 
 
 @pytest.fixture
 def toy(calculator, monkeypatch):
     """The toy experiment, known to ``reproduce`` as toy.squares."""
+    from equipoise_papers.reproduction.catalogue import EXPERIMENTS
+    from papers_support.toy_experiments import squares
+
     experiment = squares(calculator)
     monkeypatch.setitem(EXPERIMENTS, experiment.name, experiment)
     return experiment

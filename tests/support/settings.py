@@ -1,20 +1,23 @@
-"""Settings of both test suites: hypothesis' profile, and seeded weights."""
+"""Settings of both test suites: hypothesis' profile, and seeded weights.
+
+PyTorch and hypothesis are imported where they are used: the process that only hands out tests
+loads this too, before any other starts.
+"""
 
 import gc
 import os
 
 import pytest
-import torch
-from hypothesis import settings
-
-# The first example of a test may fill caches of quadrature rules: no deadline. CI draws the same
-# examples every time; on a developer's machine each run explores further.
-settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("equipoise")
 
 
 def pytest_collection():
-    """Collect no garbage while collecting tests, all of which stay."""
+    """Choose hypothesis' profile, and collect no garbage while tests are collected, which stay."""
+    from hypothesis import settings
+
+    # The first example of a test may fill caches of quadrature rules: no deadline. CI draws the
+    # same examples every time; on a developer's machine each run explores further.
+    settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.environ)
+    settings.load_profile("equipoise")
     gc.disable()
 
 
@@ -29,6 +32,8 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def seeded():
     """Weights that a test does not seed itself are the same in every run."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed also notes the stack for devices that are not here: 0.3 ms a test.
         torch.default_generator.manual_seed(0)
@@ -38,6 +43,8 @@ def seeded():
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Small matrices wait for each other on several threads."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
