@@ -42,7 +42,7 @@ def z_scores(mapped, simulated):
 
 class TestMethodsAgree:
     @pytest.mark.parametrize("name", HOMOGENEOUS)
-    @pytest.mark.parametrize("B", [2, 3, 6, 12])
+    @pytest.mark.parametrize("B", [2, 3, 9])
     @pytest.mark.parametrize("eps", [0.0, 0.4])
     def test_laplace_and_fourier(self, name, B, eps):
         cov = covariance(B)
@@ -52,8 +52,10 @@ class TestMethodsAgree:
         size = np.abs(laplace.value).max()
         assert laplace.error.max() < 2e-13 * size
         assert fourier.error.max() < 1e-10 * size
-        other = bn_map(cov, name, "fourier", eps=eps + 1e-6, gamma=1.3 + 1e-6)
-        if B > 2:
+        other = bn_map(cov, name, "laplace", eps=eps + 1e-6, gamma=1.3 + 1e-6)
+        if B > 2:  # the form that is quicker tells the difference from either
+            errors = laplace.error + fourier.error
+            assert (np.abs(fourier.value - other.value) > errors).any()
             assert np.abs(laplace.value - other.value).max() > 1e3 * laplace.error.max()
 
     @pytest.mark.parametrize("name", WITH_KERNEL)
@@ -108,7 +110,7 @@ class TestMethodsAgree:
         assert bn_map(cov, "sin", samples=64).method == "monte carlo"
 
 
-@pytest.mark.parametrize("B", [4, 5, 9, 32])
+@pytest.mark.parametrize("B", [4, 5, 16])
 @pytest.mark.parametrize("name", ["identity", "relu", "alpha_relu(1.5)", "erf", "sin", "tanh"])
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 def test_every_bsb1_covariance_goes_to_the_fixed_point(name, B, eps):

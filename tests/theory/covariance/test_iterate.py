@@ -22,14 +22,14 @@ def from_seed(seed, *args, **options):
 class TestTransitionOfAlphaRelu:
     """At B = 10, λ↑_L = 1 at α = 1.4007."""
 
-    @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.3])
+    @pytest.mark.parametrize("alpha", [1.0, 1.3])
     def test_unbroken_below(self, alpha):
         run = iterate_map(f"alpha_relu({alpha})", 10, steps=260, perturbation=0.3)
         assert run.last_change < 1e-7
         assert run.is_bsb1
         assert run.diagonal_variance[0] > 1e-3
 
-    @pytest.mark.parametrize(("alpha", "variance"), [(1.45, 0.65), (1.5, 1.1), (2.0, 13)])
+    @pytest.mark.parametrize(("alpha", "variance"), [(1.45, 0.65), (2.0, 13)])
     def test_broken_above(self, alpha, variance):
         """Var(Σ_aa) as in Section 14, from width-1000 networks, within their 10 %."""
         run = iterate_map(f"alpha_relu({alpha})", 10, steps=260, perturbation=0.3)

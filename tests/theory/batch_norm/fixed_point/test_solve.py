@@ -73,8 +73,9 @@ class TestReference:
         assert abs(exact - careless) > 1e-6
 
 
-@pytest.mark.parametrize("B", [4, 5, 6, 8, 16])
-@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("B", "beta"), [(4, 0.0), (4, 0.3), (5, 0.3), (6, 0.0), (8, 0.3), (16, 0.0)]
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_number_is_within_its_error_of_the_double_integral(name, B, beta):
     """Theorem 7 and the forward eigenvalues, over the ellipse Z > 0."""

@@ -212,9 +212,7 @@ def section_10(f, B, eps, kappa, count):
 
 
 class TestWithEps:
-    @pytest.mark.parametrize(
-        ("name", "B", "eps"), [("tanh", 4, 0.1), ("gelu", 5, 1e-3), ("silu", 8, 0.1)]
-    )
+    @pytest.mark.parametrize(("name", "B", "eps"), [("tanh", 4, 0.1), ("gelu", 5, 1e-3)])
     def test_section_10(self, name, B, eps):
         """Its collapsed formulas give what brackets and library give; at another ε they do not."""
         f = ACTIVATIONS[name]
