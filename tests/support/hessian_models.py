@@ -14,7 +14,7 @@ from support import probe_models
 SMALL = [
     name
     for name in probe_models.MODELS
-    if name not in {"parametrizations", "resnet18", "transformer"}
+    if name not in {"parametrizations", "convolutional residual", "transformer"}
 ]
 
 

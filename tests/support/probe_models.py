@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from equipoise.layers import NoisyBatchNorm1d
-from equipoise.models import resnet18
+from equipoise.models import resnet_cifar
 
 
 class Shared(nn.Module):
@@ -381,7 +381,7 @@ MODELS = {
     "own NumPy generator": with_own_numpy_generator,
     "transformer": Attention,
     "parametrizations": with_weight_norm,
-    "resnet18": lambda: Images(resnet18(2, 1, width=2)),
+    "convolutional residual": lambda: Images(resnet_cifar(8, 2, 1, width=2)),
 }
 
 # Models that keep something outside of parameters and buffers. They are for promises about traces:

@@ -47,7 +47,7 @@ def ratios(seeds):
 
 class TestHonesty:
     def test_errors_hold(self):
-        ratio, relative = ratios(16)
+        ratio, relative = ratios(8)
         assert int((ratio > 1).sum()) == 0
         assert relative.median() < 1e-3
 
