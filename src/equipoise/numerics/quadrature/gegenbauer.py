@@ -102,7 +102,7 @@ def count_above(batch_size: int, least: float, most: int) -> int:
         >>> pair_correlations(64, 3).round(5)
         array([ 1.     , -0.01587, -0.01587])
         >>> count_above(64, 1e-3, 50)
-        5
+        3
     """
     known = _FIRST_KNOWN
     while True:
