@@ -16,6 +16,7 @@ from equipoise.diagnosis.mistakes.sources import (
     depends_on_weights,
     given_of,
     is_of,
+    kinds_of,
     tensor,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
@@ -181,7 +182,7 @@ def _is_a_closed_loop(traced: TracedPass) -> bool:
         own = {
             given.name
             for one in (node.inputs if node.name in PRODUCTS else ())
-            if {given.kind for given in given_of(one, traced.nodes)} == {"parameter"}
+            if kinds_of(one, traced.kinds) == {"parameter"}
             for given in given_of(one, traced.nodes)
             if given.value.ndim > 1 and given.value.requires_grad
         }
@@ -247,8 +248,7 @@ def _is_moved_at_will(made: Made, traced: TracedPass) -> bool:
     """
     node = traced.nodes[made.node]
     return node.name not in PRODUCTS or any(
-        tensor(one, traced.nodes).requires_grad
-        and {given.kind for given in given_of(one, traced.nodes)} == {"parameter"}
+        tensor(one, traced.nodes).requires_grad and kinds_of(one, traced.kinds) == {"parameter"}
         for one in node.inputs
     )
 

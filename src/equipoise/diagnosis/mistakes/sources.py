@@ -106,15 +106,32 @@ def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     )
 
 
+def kinds_behind(nodes: Mapping[int, Node]) -> dict[int, frozenset[str]]:
+    """Kinds of the tensors that each operation's numbers were made of, in one walk."""
+    found: dict[int, frozenset[str]] = {}
+    for node in nodes.values():
+        inputs = () if node.name in OF_SHAPES else node.inputs
+        found[node.number] = frozenset[str]().union(*(kinds_of(one, found) for one in inputs))
+    return found
+
+
+def kinds_of(source: Made | Given, behind: Mapping[int, frozenset[str]]) -> frozenset[str]:
+    """Kinds of the tensors that an operand's numbers were made of."""
+    if isinstance(source, Given):
+        return frozenset({source.kind})
+    return behind.get(source.node, frozenset())
+
+
 def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
     """Modules whose matrix products take what other weights have made of the data."""
+    behind = kinds_behind(nodes)
     return frozenset(
         node.module
         for node in nodes.values()
         if node.name in PRODUCTS
         for source in node.inputs
         if (origin := origin_of(source, nodes)) is not None
-        and {"parameter", "data"} <= {one.kind for one in given_of(Made(origin.number, 0), nodes)}
+        and {"parameter", "data"} <= behind[origin.number]
     )
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from equipoise.diagnosis.mistakes.sources import (
     LIKELIHOODS,
     PRODUCTS,
-    given_of,
     is_error,
+    kinds_behind,
+    kinds_of,
     tensor,
 )
 from equipoise.instrument import LossFunction
@@ -49,6 +50,11 @@ class TracedPass:
         return {node.number: node for node in self.graph.nodes}
 
     @cached_property
+    def kinds(self) -> Mapping[int, frozenset[str]]:
+        """Kinds of the tensors that each operation's numbers were made of."""
+        return kinds_behind(self.nodes)
+
+    @cached_property
     def before_layers(self) -> frozenset[int]:
         """Operations whose outputs go into a matrix product or a convolution later on."""
         found: set[int] = set()
@@ -63,7 +69,7 @@ class TracedPass:
         leading, last = set[int](), []
         for node in reversed(self.graph.nodes):
             if node.number not in leading:
-                if not _is_learnt_layer(node, self.nodes):
+                if not self._is_learnt_layer(node):
                     continue
                 last.append(node)
             leading |= {one.node for one in node.inputs if isinstance(one, Made)}
@@ -101,6 +107,12 @@ class TracedPass:
                         found.append((output, target))
         return found
 
+    def _is_learnt_layer(self, node: Node) -> bool:
+        if node.name not in PRODUCTS or not node.gradients or node.gradients[0] is None:
+            return False
+        kinds = [kinds_of(source, self.kinds) for source in node.inputs]
+        return {"parameter"} in kinds and any("data" in one for one in kinds)
+
     @property
     def targets(self) -> list[Tensor]:
         """What a loss compares outputs with, one by one."""
@@ -110,13 +122,6 @@ class TracedPass:
     def after_layers(self) -> Iterator[Node]:
         """The other operations: those behind the last layer, of the loss among them."""
         return (node for node in self.graph.nodes if node.number not in self.before_layers)
-
-
-def _is_learnt_layer(node: Node, nodes: Mapping[int, Node]) -> bool:
-    if node.name not in PRODUCTS or not node.gradients or node.gradients[0] is None:
-        return False
-    kinds = [{one.kind for one in given_of(source, nodes)} for source in node.inputs]
-    return {"parameter"} in kinds and any("data" in one for one in kinds)
 
 
 def _copies_a_length(node: Node, nodes: Mapping[int, Node]) -> bool:

@@ -32,7 +32,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import PRODUCTS, given_of, tensor
+from equipoise.diagnosis.mistakes.sources import PRODUCTS, kinds_behind, kinds_of, tensor
 from equipoise.diagnosis.trainability.entrance import leading_to, passages
 from equipoise.diagnosis.trainability.record import Quantities
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
@@ -121,7 +121,7 @@ def _of_tables(found: Propagation, batch_size: int) -> Quantities | None:
     if graph is None or not graph.weights:
         return None
     nodes = {node.number: node for node in graph.nodes}
-    if any(_width(node, nodes) for node in graph.nodes):
+    if any(_widths(nodes).values()):
         return None
     if not any(node.name == "embedding" for node in graph.nodes):
         return None
@@ -150,24 +150,27 @@ def _by_depth_over_width(graph: Graph | None, end: int) -> float:
     """
     if graph is None:
         return math.inf
-    nodes = {node.number: node for node in graph.nodes}
+    widths = _widths({node.number: node for node in graph.nodes})
     squares: dict[int, float] = {}
     for node in graph.nodes[: end + 1]:
         before = (squares[one.node] for one in node.inputs if isinstance(one, Made))
-        width = _width(node, nodes)
+        width = widths[node.number]
         squares[node.number] = max(before, default=0.0) + (_OF_DEPTH / width if width else 0.0)
     return math.sqrt(squares[end])
 
 
-def _width(node: Node, nodes: Mapping[int, Node]) -> int:
+def _widths(nodes: Mapping[int, Node]) -> dict[int, int]:
     """Numbers that each output of a layer adds up; 0 of other operations."""
-    if node.name not in PRODUCTS:
+    behind = kinds_behind(nodes)
+
+    def width(node: Node) -> int:
+        for source in node.inputs[-2:] if node.name in PRODUCTS else ():
+            matrix = tensor(source, nodes)
+            if matrix.ndim > 1 and kinds_of(source, behind) == {"parameter"}:
+                return matrix[0].numel() if node.name == "convolution" else matrix.shape[-2]
         return 0
-    for source in node.inputs[-2:]:
-        matrix = tensor(source, nodes)
-        if matrix.ndim > 1 and {one.kind for one in given_of(source, nodes)} == {"parameter"}:
-            return matrix[0].numel() if node.name == "convolution" else matrix.shape[-2]
-    return 0
+
+    return {number: width(node) for number, node in nodes.items()}
 
 
 def further(sites: Iterable[Site]) -> str:

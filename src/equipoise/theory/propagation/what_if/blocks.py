@@ -90,25 +90,29 @@ def _found(graph: Graph, block: str | None) -> Blocks:
     nodes = graph.nodes[chosen[0] : chosen[-1] + 1]
     kinds = _kinds(nodes)
     structure = Structure(graph)
-    best: tuple[int, Blocks] | None = None
-    for period in range(1, len(nodes) // 2 + 1):
-        # Links are compared only where operations alone could make a longer repetition: in a deep
-        # chain that is at few of its periods.
-        if best is not None and _most_covered(kinds, period) <= best[0]:
-            continue
+    best: tuple[int, int, Blocks] | None = None
+    # Links are compared only where operations alone could make a longer repetition, or as long a
+    # one of shorter blocks: beginning with what could be longest, that is at few of the periods.
+    periods = range(1, len(nodes) // 2 + 1)
+    bounds = [(_most_covered(kinds, period), -period) for period in periods]
+    for bound, negative in sorted(bounds, reverse=True):
+        if best is not None and (bound, negative) <= best[:2]:
+            break
+        period = -negative
         start, length = _longest_run(graph, nodes, kinds, period)
-        count = (length + period) // period
+        covered = (length + period) // period * period
         end = start + length + period
         weighted = structure.weights >> (end - period) & ((1 << period) - 1)
-        if length >= period and weighted and (best is None or count * period > best[0]):
-            best = count * period, _aligned(graph, start, end, period)
+        is_more = best is None or (covered, negative) > best[:2]
+        if length >= period and weighted and is_more:
+            best = covered, negative, _aligned(graph, start, end, period)
     if best is None:
         where = "" if block is None else f" in {block}"
         raise ValueError(
             f"no block of operations with weights is repeated{where}: there are "
             f"{structure.described()}."
         )
-    return best[1]
+    return best[2]
 
 
 def _is_in(module: str, name: str) -> bool:
