@@ -82,7 +82,9 @@ class Law:
 
 def law_of(values: Tensor) -> Law:
     """The law of a tensor's elements."""
-    flat = values.detach().reshape(-1).cpu()
+    flat = values.detach().reshape(-1)
+    if flat.device.type == "mps":  # which knows no float64
+        flat = flat.cpu()
     sample = _sample(flat)
     if not len(sample):
         return Law(0, math.nan, math.nan, math.nan, sample)
@@ -118,8 +120,8 @@ def _sample(flat: Tensor) -> Array:
         # An element that is taken twice would count as two.
         generator = np.random.default_rng(0)
         chosen = generator.choice(flat.numel(), _MOST_SORTED, replace=False, shuffle=False)
-        flat = flat[torch.from_numpy(chosen)]
-    return np.sort(flat.double().numpy())
+        flat = flat[torch.from_numpy(chosen).to(flat.device)]
+    return np.sort(flat.cpu().double().numpy())
 
 
 def scale_z(found: Law, intended: Law) -> float:
@@ -225,11 +227,11 @@ def is_orthogonal(values: Tensor) -> bool:
     """Whether rows, or columns where they are fewer, are orthogonal and of one length."""
     if values.ndim < 2:
         return False
-    matrix = values.detach().flatten(1).cpu()
+    matrix = values.detach().flatten(1)
     matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.T
     if len(matrix) < 2:
         return False
-    rows = matrix[:_ORTHOGONAL_ROWS].double()
+    rows = matrix[:_ORTHOGONAL_ROWS].cpu().double()
     gram = rows @ rows.T
     size = float(gram.diagonal().mean())
     tolerance = 8 * torch.finfo(values.dtype).eps * math.sqrt(rows.shape[1])
