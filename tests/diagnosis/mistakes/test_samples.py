@@ -221,6 +221,32 @@ def test_experts_that_get_other_rows_differ_by_rounding_alone():
     assert of_samples(traced_pass(Experts(), BATCH, cross_entropy)) == []
 
 
+class Routed(nn.Module):
+    """The better of two experts by scores that rounding changes with the batch."""
+
+    def __init__(self, apart, operation):
+        super().__init__()
+        self.gate, self.one, self.other = nn.Linear(160, 2), nn.Linear(160, 5), nn.Linear(160, 5)
+        self.operation = operation
+        with torch.no_grad():
+            self.gate.weight[1] = self.gate.weight[0] + apart * self.gate.weight[1]
+            self.gate.bias.zero_()
+
+    def forward(self, x):
+        x = self.operation(x.flatten(1))
+        rounding = 1e-5 * x[1].sum() * torch.tensor([1.0, -1.0])
+        first = (self.gate(x) + rounding).topk(1).indices == 0
+        return torch.where(first, self.one(x), self.other(x))
+
+
+def test_experts_that_rounding_chooses_are_chosen_by_no_other_samples():
+    nearly_tied, apart = Routed(1e-6, lambda x: x), Routed(1.0, lambda x: x - x.mean(0))
+    before = fingerprint(nearly_tied)
+    assert of_samples(traced_pass(nearly_tied, BATCH, cross_entropy)) == []
+    assert differences(before, fingerprint(nearly_tied)) == []
+    assert len(of_samples(traced_pass(apart, BATCH, cross_entropy))) == 1
+
+
 def test_what_fades_on_its_way_to_the_output():
     """As of attention over samples in the middle of a network whose branches go around it."""
 

@@ -7,7 +7,7 @@ takes numbers of one sample for those of another, raise no error: the shapes fit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,10 @@ _FEWEST = 4
 # Part of the largest output by which rounding may change others, as where experts get other rows;
 # and of float32 alone, where a layer inside of the model has shown more.
 _ROUNDING, _FAINT = 1e-3, 1e-5
+# Operations that choose, so that rounding may choose otherwise; how far weights are moved to see
+# whether it does, and part of the change that this may make where samples change each other.
+_CHOOSING = {"topk", "sort", "argmax", "argmin", "gt", "ge", "lt", "le"}
+_NUDGE, _OF_CHOICES = 1e-4, 0.1
 # As of candidates that are right and such as are hard to tell from them.
 _KINDS = (2, 3)
 
@@ -37,11 +41,12 @@ def of_samples(traced: TracedPass) -> list[Finding]:
     In evaluation, where batch norm has fixed statistics and dropout is off, every second sample is
     exchanged. No finding is what cannot be run like that, has tensors of several lengths, as
     graphs have, does not repeat itself, draws other numbers for other data, or mixes samples
-    before the model, in its loss.
+    before the model, in its loss; nor where a model chooses, as experts, and rounding alone, which
+    is another with other samples, makes it choose otherwise.
 
     Args:
-        traced: The pass on a batch whose first axes are those of samples. Each of three further
-            passes may take its patience, as decoders may do more in evaluation.
+        traced: The pass on a batch whose first axes are those of samples. Each of up to four
+            further passes may take its patience, as decoders may do more in evaluation.
     """
     given = [x for x in tensors(traced.batch) if x.ndim]
     count = _count_of_samples(traced, given)
@@ -65,6 +70,8 @@ def of_samples(traced: TracedPass) -> list[Finding]:
     if _mixes_by_design(at, by_time=by_time):
         return []
     _, change = changes[-1]
+    if _is_of_choices(traced, first, change, count):
+        return []
     finding = _finding(at, change, traced.model, by_time=by_time, comes_before=comes_before)
     # With a target for each step, axis 0 may well be time.
     is_open = by_time and all(x.ndim > 1 for x in given)
@@ -92,6 +99,25 @@ def _output_depends_on_others(
     is_exact = all(x.dtype in (torch.float32, torch.float64) for x in last.outputs)
     least = _FAINT if is_exact else _ROUNDING
     return after > least and max(map(max, changes)) > _ROUNDING
+
+
+def _is_of_choices(traced: TracedPass, first: Pass, change: float, count: int) -> bool:
+    """Whether weights that are hardly others make a model that chooses change as much."""
+    if not any(node.name in _CHOOSING for node in traced.graph.nodes):
+        return False
+    try:
+        nudged = _recorded(traced, traced.batch, count, prepare=_nudge)
+    except Exception:  # as out of time
+        return True
+    changes = _changes(first, nudged)
+    return not changes or changes[-1][1] > _OF_CHOICES * change
+
+
+def _nudge(model: nn.Module) -> None:
+    for weight in model.parameters():
+        if weight.is_floating_point():
+            signs = torch.arange(weight.numel(), device=weight.device).sin().view(weight.shape)
+            weight.data = weight.detach() * (1 + _NUDGE * signs.to(weight.dtype))
 
 
 def _mixes_by_design(at: Call, *, by_time: bool) -> bool:
@@ -172,7 +198,12 @@ class Pass:
     states: tuple[Tensor, ...]
 
 
-def _recorded(traced: TracedPass, batch: Any, count: int) -> Pass:
+def _recorded(
+    traced: TracedPass,
+    batch: Any,
+    count: int,
+    prepare: Callable[[nn.Module], None] = lambda model: None,
+) -> Pass:
     found: list[Call] = []
     middle = count // 4 * 2
 
@@ -189,7 +220,9 @@ def _recorded(traced: TracedPass, batch: Any, count: int) -> Pass:
         if outputs:
             found.append(Call(name, module, rows(given, whole=True), outputs))
 
-    states = evaluate_once(traced.model, traced.loss_fn, batch, look, patience=traced.patience)
+    states = evaluate_once(
+        traced.model, traced.loss_fn, batch, look, patience=traced.patience, prepare=prepare
+    )
     return Pass(found, states)
 
 
