@@ -23,6 +23,7 @@ from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
+from equipoise.diagnosis.initialisation.ties import told_by_logits
 from equipoise.diagnosis.mistakes.find import mistakes
 from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
@@ -207,11 +208,12 @@ class Examination:
         return propagation
 
     def _compare_units(self, trace: TracedModel) -> Sequence[Finding]:
-        """Judge copies of layers and constant ones by the pass; a note if that fails."""
+        """Judge copies, constant layers and ties by the pass; a note if that fails."""
         if self.initialisation is None:
             return ()
         try:
-            found = told_by_order(self.initialisation, trace.graph)
+            found = told_by_logits(self.initialisation, trace.graph)
+            found = told_by_order(found, trace.graph)
             self.initialisation = told_by_gradients(
                 found, self.model, self.problem.loss_fn, self.problem.first, trace.graph
             )

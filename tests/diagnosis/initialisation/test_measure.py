@@ -66,6 +66,29 @@ def fixup(depth=9, width=16, *, stem=True):
     return model
 
 
+def relative_positions():
+    """Words of unit size, and tables of relative positions of another, as in T5."""
+    model = nn.ModuleDict({"words": nn.Embedding(100, 64)})
+    for name in ("encoder", "decoder"):
+        model[name] = nn.Embedding(32, 8)
+        init.normal_(model[name].weight, std=64**-0.5)
+    return model
+
+
+def two_towers(width=96, shared=64, depth=6):
+    """Blocks drawn by their depth, and projections of their own between both, as in CLIP."""
+    model = nn.ModuleDict()
+    for tower, size in (("text", shared), ("vision", width)):
+        model[tower] = nn.Sequential(*(Block(size) for _ in range(depth)))
+    model["see"] = nn.Linear(width, shared, bias=False)
+    model["read"] = nn.Linear(shared, shared, bias=False)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            scale = (2 * depth) ** -0.5 if name.partition(".")[0] in ("text", "vision") else 1.0
+            init.normal_(module.weight, std=scale * module.in_features**-0.5)
+    return model
+
+
 def told(model, named=None):
     return {fault.kind: set(fault.parameters) for fault in initialisation(model, named).faults}
 
@@ -81,6 +104,8 @@ HEALTHY = {
     "recurrent": lambda: nn.LSTM(16, 24, 2),
     "attention": lambda: nn.MultiheadAttention(32, 4),
     "tiny": lambda: nn.Linear(2, 2),
+    "tables of two kinds": relative_positions,
+    "two towers": two_towers,
 }
 
 

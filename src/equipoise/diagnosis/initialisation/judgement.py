@@ -181,9 +181,18 @@ def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgemen
     for place in _groups((one.place, one) for one in matrices):
         in_place |= _in_place(place, limit)
     judged |= {name: j for name, j in in_place.items() if judged[name].verdict == "not judged"}
-    for kind in _groups((one.kind, one) for one in matrices):
+    for kind in _groups((_comparable(one), one) for one in matrices):
         judged |= _in_kind(kind, limit)
     return judged | {name: j for name, j in in_place.items() if j.verdict != "as intended"}
+
+
+def _comparable(one: Found) -> object:
+    """The same for parameters that a rule may have in common.
+
+    Tables of other lengths of vectors are added to other things: those of words to each other, a
+    table of relative positions to attention's scores.
+    """
+    return one.kind, one.layer.shape[1:] if one.kind == "embedding" else ()
 
 
 def by_own_resets(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
@@ -232,10 +241,13 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
     usual = [one.layer.law for one in kind if _follows(rule, one.layer, limit)]
     for one in kind:
         judgement = judged[one.name]
-        common = one.layer.law.is_constant or one.place in together or _is_end(one, kind)
+        outside = not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit)
+        common = (
+            one.layer.law.is_constant or one.place in together or outside or _is_end(one, kind)
+        )
         elsewhere = judgement.verdict == "missed" and (
             _is_of_one_place(kind, rule, limit)
-            or (not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit))
+            or outside
             or _is_of_other_parts(one, kind, rule, limit)
             or _is_of_attention(one, kind, rule, limit)
         )

@@ -46,7 +46,7 @@ _LEAST_SIDE, _MOST_SIDE = 16, 256
 # Cosine between weights, which is about 0 of independent ones.
 _ALIKE = 0.5
 # With a tied embedding, by how much logits may be too large.
-_TOO_LARGE = 3.0
+TOO_LARGE = 3.0
 
 
 def not_finite(parameters: Sequence[Found]) -> list[InitialisationFault]:
@@ -174,7 +174,7 @@ def tied(named: Sequence[Found]) -> list[InitialisationFault]:
         if not heads or all(one.kind != "embedding" for one in group):
             continue
         law, meant = heads[0].layer.law, heads[0].layer.fan_in ** -0.5
-        if law.std > _TOO_LARGE * meant:
+        if law.std > TOO_LARGE * meant:
             detail = (
                 f"Their std is {wording.number(law.std)}: right for an embedding, but outputs of "
                 f"the linear layer are {wording.number(law.std / meant)} times as large as its "
