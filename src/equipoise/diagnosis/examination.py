@@ -174,7 +174,8 @@ class Examination:
             self.broken = broken(trace.graph)
             self.mistakes = [
                 *self._compare_units(trace),
-                *mistakes(trace.graph, self.model, self.problem),
+                *mistakes(trace.graph, self.model, trace.problem),
+                *_fewer_samples(trace.problem, self.problem),
             ]
             self.without_gradient = frozenset(trace.graph.without_gradient)
             self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
@@ -196,16 +197,21 @@ class Examination:
         try:
             self.trainability = judge(
                 propagation,
-                trace.graph.batch,
+                self._samples_beside(trace),
                 calibration(),
                 took=time.process_time() - begin,
                 allowance=self.plan.seconds_left(self.watch.seconds(), passes),
-                again=partial(traced_with, self.problem, self.model),
+                again=partial(traced_with, trace.problem, self.model),
             )
             self.unjudged = ""
         except ValueError as error:  # no layer with weights
             self.unjudged = str(error)
         return propagation
+
+    def _samples_beside(self, trace: TracedModel) -> int:
+        """Samples of the whole batch, of which the pass may have had some."""
+        is_whole = trace.problem is self.problem
+        return trace.graph.batch if is_whole else samples(self.problem.first)
 
     def _compare_units(self, trace: TracedModel) -> Sequence[Finding]:
         """Judge copies, constant layers and ties by the pass; a note if that fails."""
@@ -215,7 +221,7 @@ class Examination:
             found = told_by_logits(self.initialisation, trace.graph)
             found = told_by_order(found, trace.graph)
             self.initialisation = told_by_gradients(
-                found, self.model, self.problem.loss_fn, self.problem.first, trace.graph
+                found, self.model, trace.problem.loss_fn, trace.problem.first, trace.graph
             )
         except Exception as error:  # it is not to cost the prediction
             return (
@@ -298,6 +304,7 @@ class Examination:
     def _try_remedies(self, trace: TracedModel, propagation: Propagation) -> None:
         """Predict other values of parameters, and measure the mildest that could train."""
         growth, seeds = self.growth, min(self.seeds, _TRIED)
+        count = self._samples_beside(trace)
         if growth is None or growth.rate is None:
             return
 
@@ -305,7 +312,7 @@ class Examination:
             changed = trace.predict(parameters) if parameters else propagation
             layers = trace.at_layers(changed)
             rate = predicted_rate(growth, {layer.layer: layer for layer in layers})
-            chance = predicted_probability(changed, trace.graph.batch, calibration())
+            chance = predicted_probability(changed, count, calibration())
             return None if rate is None or chance is None else Outlook(rate, chance)
 
         self.remedies = recommend(
@@ -345,3 +352,20 @@ class Examination:
             self.interrupted = self.fix.interrupted
         if training is not None and not self.interrupted:
             self.smoothness = smoothness_in_training(self.problem, training, changes, self.report)
+
+
+def _fewer_samples(taken: Problem, whole: Problem) -> Sequence[Finding]:
+    """A note where a pass had less than the whole batch."""
+    if taken is whole:
+        return ()
+    count, all_of_them = samples(taken.first), samples(whole.first)
+    return (
+        Finding(
+            "note",
+            f"Theory saw {count} of {all_of_them} samples",
+            "The tensors of all operations of a pass did not go into the device's memory with "
+            "more of them; gradients were measured on all. Batch norm's statistics are those of "
+            f"{count} samples in what is predicted.",
+            f"To predict it at {all_of_them}, check it up on a device with more memory.",
+        ),
+    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Problem
@@ -29,10 +30,12 @@ class TracedModel:
     Args:
         graph: The operations.
         layers: Where the watched layers stand in it, by name; None where they do not.
+        problem: What was run, with as many samples as went into the device's memory.
     """
 
     graph: Graph
     layers: dict[str, Made | None]
+    problem: Problem
 
     def predict(
         self, parameters: Mapping[str, Tensor] | None = None, allowance: float | None = None
@@ -50,7 +53,27 @@ class TracedModel:
 
 
 def traced(problem: Problem, model: nn.Module) -> TracedModel:
-    """Run a model on the first batch and record every operation; the model is not changed."""
+    """Run a model on the first batch and record every operation; the model is not changed.
+
+    The tensors of all operations are held at once, where a training step lets most of them go: of
+    a batch for which the device has too little memory half is run, or half of that.
+
+    Raises:
+        torch.OutOfMemoryError: If one sample takes too much, or the batch cannot be halved.
+    """
+    while True:
+        try:
+            return _traced(problem, model)
+        except torch.OutOfMemoryError:
+            fewer = problem.halved()
+            if fewer is None:
+                raise
+        problem = fewer
+        if problem.device.type != "cpu":
+            torch.accelerator.empty_cache()
+
+
+def _traced(problem: Problem, model: nn.Module) -> TracedModel:
     edges: dict[str, Any] = {}
     loss_fn, batch = apart(problem.loss_fn, problem.first)  # copying is no part of the pass
 
@@ -61,7 +84,7 @@ def traced(problem: Problem, model: nn.Module) -> TracedModel:
         return loss
 
     graph = trace(model, batch, watched_loss)
-    return TracedModel(graph, dict(zip(edges, graph.at(edges.values()), strict=True)))
+    return TracedModel(graph, dict(zip(edges, graph.at(edges.values()), strict=True)), problem)
 
 
 def traced_with(problem: Problem, model: nn.Module, values: Mapping[str, Tensor]) -> Graph:

@@ -26,7 +26,7 @@ from equipoise.diagnosis.refusals import (
     refuse_unreadable,
 )
 from equipoise.diagnosis.rehearsal import LossOnData, counting_rows, rehearse
-from equipoise.instrument.batches import cast, is_pair, moved, samples, tensors
+from equipoise.instrument.batches import cast, is_pair, mapped, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
 from equipoise.instrument.normalisers import is_batch_norm
@@ -199,6 +199,17 @@ class Problem:
     def is_extensible(self, model: nn.Module) -> bool:
         """Whether larger batches can be drawn, in which every sample is treated as before."""
         return not (self.source.fixed_batches or any(map(is_batch_norm, model.modules())))
+
+    def halved(self) -> Problem | None:
+        """The same with half of the samples of its batches; None where they cannot be parted."""
+        count = samples(self.first)
+        if count < 2 or any(
+            len(x) != count for held in self.held for x in tensors(held) if x.ndim
+        ):
+            return None
+        half = count // 2
+        held = tuple(mapped(lambda x: x[:half] if x.ndim else x, held) for held in self.held)
+        return replace(self, held=held, batch_size=min(half, self.batch_size))
 
     def joined(self, rows: int) -> Batch | None:
         """Join pairs to one of at least ``rows`` rows; ``None`` without pairs of one shape."""

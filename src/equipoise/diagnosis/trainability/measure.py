@@ -12,13 +12,11 @@ from equipoise.diagnosis.forgotten import conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.find import mistakes
-from equipoise.diagnosis.prediction import traced_with
+from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
 from equipoise.diagnosis.trainability.record import Trainability
-from equipoise.instrument.recording.graph import Graph
-from equipoise.instrument.recording.tracer import trace
 from equipoise.numerics.checks import check_within
 from equipoise.numerics.options import named_options
 from equipoise.records import wording
@@ -77,10 +75,11 @@ def trainability(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
     fresh = problem.fresh(problem.seed)
-    return _judged(problem, fresh, trace(fresh, problem.first, problem.loss_fn), depth=depth)
+    return _judged(traced(problem, fresh), fresh, depth=depth)
 
 
-def _judged(problem: Problem, fresh: nn.Module, graph: Graph, *, depth: bool) -> Trainability:
+def _judged(found: TracedModel, fresh: nn.Module, *, depth: bool) -> Trainability:
+    problem, graph = found.problem, found.graph
     never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
     deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience, graph)
     for finding in [
@@ -143,8 +142,8 @@ def assert_trainable(
         model, data, loss_fn=loss_fn, batch_size=batch_size, device=device, seed=seed
     )
     fresh = problem.fresh(problem.seed)
-    graph = trace(fresh, problem.first, problem.loss_fn)
-    found = _judged(problem, fresh, graph, depth=False)
+    taken = traced(problem, fresh)
+    found = _judged(taken, fresh, depth=False)
     if found.probability < at_least:
         chance = wording.chance(found.probability, found.low, found.high)
         raise AssertionError(
@@ -152,7 +151,7 @@ def assert_trainable(
             f"{wording.percent(at_least)} are asked for"
             + (f": {found.reason}." if found.reason else ".")
         )
-    for finding in mistakes(graph, fresh, problem):
+    for finding in mistakes(taken.graph, fresh, taken.problem):
         if finding.severity == "critical":
             raise AssertionError(
                 f"the model is not ready to train. {finding.title}. {finding.detail} "
