@@ -89,6 +89,82 @@ def two_towers(width=96, shared=64, depth=6):
     return model
 
 
+def inverted(width=32, depth=4):
+    """Depthwise convolutions between others, whose outputs are those of a group, as in timm."""
+    blocks = []
+    for _ in range(depth):
+        blocks += [
+            nn.Conv2d(width, 4 * width, 1),
+            nn.Conv2d(4 * width, 4 * width, 3, groups=4 * width),
+            nn.Conv2d(4 * width, width, 1),
+        ]
+    for layer in blocks:
+        outputs = layer.out_channels * math.prod(layer.kernel_size) // layer.groups
+        init.normal_(layer.weight, std=(2 / outputs) ** 0.5)
+    return nn.Sequential(*blocks)
+
+
+class Drawing(nn.Module):
+    """A part that draws its layers itself."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.q = nn.Conv2d(width, width, 1)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        init.trunc_normal_(self.q.weight, std=self.q.in_channels**-0.5)
+
+
+class Plain(nn.Module):
+    """A part that leaves its layers to PyTorch's defaults."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+
+def hybrid(part, layer, draw):
+    """Parts that draw their layers themselves or not at all, and blocks that are drawn."""
+    model = nn.Sequential()
+    for number in range(8):
+        last = {"part": part()} if number > 5 else {"third": layer()}
+        model.append(nn.ModuleDict({"first": layer(), "second": layer(), **last}))
+        for one in model[-1].values():
+            if not isinstance(one, part):
+                draw(one.weight)
+    return model
+
+
+def with_a_new_head(*, factor=1.0):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)), nn.Linear(64, 300))
+    for layer in model[:-1]:
+        init.normal_(layer.weight, std=0.05)
+    with torch.no_grad():
+        model[-1].weight *= factor
+    return model
+
+
+def cut_by_rounding():
+    """One element in a matrix lies a hundred standard deviations outside."""
+    model = nn.Sequential(*(Block(128) for _ in range(6)))
+    for block in model:
+        for layer in (block.up, block.down):
+            init.normal_(layer.weight, std=0.02)
+    with torch.no_grad():
+        model[3].up.weight[5, 7] = -2.0
+    return model
+
+
+def with_patterns():
+    """Each head's weights begin at the same few numbers, beside weights that are drawn."""
+    model = nn.Sequential(*(nn.ModuleDict({"by": nn.Linear(9, 3)}) for _ in range(4)))
+    for block in model:
+        block["mix"] = nn.Linear(64, 64)
+        block["by"].weight.data = torch.tensor([-1.0, 2.0, 5.0]).repeat(3, 3)
+    return model
+
+
 def told(model, named=None):
     return {fault.kind: set(fault.parameters) for fault in initialisation(model, named).faults}
 
@@ -106,6 +182,16 @@ HEALTHY = {
     "tiny": lambda: nn.Linear(2, 2),
     "tables of two kinds": relative_positions,
     "two towers": two_towers,
+    "outputs of one group": inverted,
+    "parts that draw themselves": lambda: hybrid(
+        Drawing, lambda: nn.Conv2d(64, 64, 1), lambda w: init.kaiming_normal_(w, mode="fan_out")
+    ),
+    "parts that are left alone": lambda: hybrid(
+        Plain, lambda: nn.Linear(64, 64), partial(init.normal_, std=0.02)
+    ),
+    "a new head": with_a_new_head,
+    "cut by rounding": cut_by_rounding,
+    "patterns": with_patterns,
 }
 
 

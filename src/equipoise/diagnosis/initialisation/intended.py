@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,20 @@ def drawn_values(module: nn.Module, parameter: Tensor) -> Tensor:
     return values
 
 
-def own_laws(model: nn.Module) -> dict[str, Law]:
+class Own(NamedTuple):
+    """The law that a ``reset_parameters`` draws.
+
+    Args:
+        law: Of the elements.
+        by_part: Whether the reset is that of a class that is not PyTorch's, and draws a layer
+            inside of it.
+    """
+
+    law: Law
+    by_part: bool
+
+
+def own_laws(model: nn.Module) -> dict[str, Own]:
     """Laws of the parameters that each module's own ``reset_parameters`` draws.
 
     A module's children are drawn before it, as when it was built. A parameter under several names
@@ -55,7 +68,7 @@ def own_laws(model: nn.Module) -> dict[str, Law]:
         model: A copy that may be written to.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    laws: dict[str, Law] = {}
+    laws: dict[str, Own] = {}
     known: dict[object, dict[str, Law]] = {}
     for module in children_first(model):
         reset = _reset_of(module)
@@ -65,8 +78,10 @@ def own_laws(model: nn.Module) -> dict[str, Law]:
             form = _form(module)
             found = known[form] if form in known else _laws_drawn(module, reset)
             known[form] = found
-            name = uncompiled_name(names[id(module)])
-            laws.update({f"{name}.{key}" if name else key: law for key, law in found.items()})
+            name, is_torch = uncompiled_name(names[id(module)]), _is_of_torch(module)
+            for key, law in found.items():
+                by_part = "." in key and not is_torch
+                laws[f"{name}.{key}" if name else key] = Own(law, by_part)
     return laws
 
 
@@ -122,9 +137,13 @@ def _reset_of(module: nn.Module) -> Callable[[], object] | None:
     return reset if callable(reset) else None
 
 
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
 def _form(module: nn.Module) -> object:
     """The same for modules of PyTorch that draw alike; other classes may keep a gain anywhere."""
-    if not type(module).__module__.startswith("torch.nn."):
+    if not _is_of_torch(module):
         return id(module)
     parameters = tuple(
         (name, tuple(parameter.shape), parameter.dtype, parameter.device)

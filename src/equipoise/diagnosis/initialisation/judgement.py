@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _OutputOfAttention
 
-from equipoise.diagnosis.initialisation.intended import drawn_values
+from equipoise.diagnosis.initialisation.intended import Own, drawn_values
 from equipoise.diagnosis.initialisation.laws import (
     LEAST_ELEMENTS,
     Law,
@@ -48,6 +48,8 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "embedding": (nn.Embedding, nn.EmbeddingBag),
 }
 _NEUTRAL = {0.0: "zeros_", 1.0: "ones_"}
+# A head that no init function met is of no concern if it is within this factor of the others.
+_ABOUT = 3.0
 # Ratios that a slip of a known kind gives, beside those of the depth.
 _SLIPS = {
     math.sqrt(2): "a gain of √2 too much",
@@ -92,12 +94,14 @@ class Found:
         kind: What it is compared with: parameters of the same kind.
         parameter: Itself.
         module: The module that owns it.
+        inside: The class of the part of the model that it belongs to; none of PyTorch's.
     """
 
     layer: Layer
     kind: str
     parameter: Tensor
     module: nn.Module
+    inside: str = ""
 
     @property
     def name(self) -> str:
@@ -120,15 +124,29 @@ class Found:
         return sum(size > 1 for size in self.layer.shape) >= 2
 
 
-def describe(name: str, module: nn.Module, parameter: Tensor, own: Law | None) -> Found:
-    """What is to be known of a parameter before it is judged."""
+def describe(
+    name: str, module: nn.Module, parameter: Tensor, drawn: Own | None, inside: str = ""
+) -> Found:
+    """What is to be known of a parameter before it is judged.
+
+    Args:
+        name: Of the parameter.
+        module: The module that owns it.
+        parameter: Itself.
+        drawn: What a reset draws for it.
+        inside: The class of the part of the model that it belongs to.
+    """
+    own = None if drawn is None else drawn.law
     values = drawn_values(module, parameter)
     law = law_of(values)
     fan_in, fan_out = fans(parameter) if parameter.ndim >= 2 else (1, 1)
     form: Form = form_of(values, law) if math.isfinite(law.std) else "other"
     own_z = math.inf if own is None else max(scale_z(law, own), form_z(law, own), key=abs)
-    layer = Layer(name, law, form, tuple(parameter.shape), fan_in, fan_out, own, own_z)
-    return Found(layer, _kind(name, module, parameter), parameter, module)
+    groups = int(getattr(module, "groups", 1)) if isinstance(module, _ConvNd) else 1
+    by_part = drawn is not None and drawn.by_part
+    shape = tuple(parameter.shape)
+    layer = Layer(name, law, form, shape, fan_in, fan_out, own, own_z, groups, by_part)
+    return Found(layer, _kind(name, module, parameter), parameter, module, inside)
 
 
 def _kind(name: str, module: nn.Module, parameter: Tensor) -> str:
@@ -249,6 +267,8 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
             _is_of_one_place(kind, rule, limit)
             or outside
             or _is_of_other_parts(one, kind, rule, limit)
+            or _is_of_another_class(one, kind, rule, limit)
+            or _is_a_head(one, kind, rule)
             or _is_of_attention(one, kind, rule, limit)
         )
         apart = judgement.verdict == "mis-scaled" and _is_drawn_apart(one.layer.law, usual, limit)
@@ -329,6 +349,22 @@ def _is_of_other_parts(one: Found, kind: Sequence[Found], rule: Rule, limit: flo
     return has_own_name and len(own) > 1 and not met
 
 
+def _is_of_another_class(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether a rule is that of parts of other classes, of which none is met in this one's.
+
+    MaxxViT draws its transformers and leaves ConvNeXt's blocks to PyTorch's defaults.
+    """
+    own = [other for other in kind if other.inside == one.inside]
+    met = any(_follows(rule, other.layer, limit) for other in own)
+    return bool(one.inside) and len({other.name for other in own}) > 1 and not met
+
+
+def _is_a_head(one: Found, kind: Sequence[Found], rule: Rule) -> bool:
+    """Whether it is the last layer, of about the intended size: heads are put on afterwards."""
+    std, intended = one.layer.law.std, rule.std(one.layer)
+    return one is kind[-1] and intended / _ABOUT < std < intended * _ABOUT
+
+
 def _follows(rule: Rule, layer: Layer, limit: float) -> bool:
     return not layer.law.is_constant and abs(rule.z(layer)) < limit
 
@@ -360,9 +396,14 @@ def _compared(
     for one in layers:
         intended, z = (0.0, rule.std(one.layer)), rule.z(one.layer)
         judgement = Judgement("as intended", intended, words, z)
-        is_off = one.name in slips
+        is_off = one.name in slips and not _is_drawn_by_part(one, limit)
         judged[one.name] = _explained(one, judgement, slips) if is_off else judgement
     return judged
+
+
+def _is_drawn_by_part(one: Found, limit: float) -> bool:
+    """Whether the part of the model that a layer belongs to draws it so, in a reset of its own."""
+    return one.layer.by_part and abs(one.layer.own_z) < limit
 
 
 def _is_chain(place: Sequence[Found]) -> bool:
@@ -399,7 +440,8 @@ def _slips(layer: Layer, std: float, rule: Rule | None, blocks: int, limit: floa
     if law.is_constant:
         return [Slip("mis-scaled", f"all elements are {wording.number(law.mean)}")]
     found = []
-    if abs(layer.own_z) < limit and (rule is None or rule.scaling is not DEFAULT):
+    is_own = abs(layer.own_z) < limit and not layer.by_part
+    if is_own and (rule is None or rule.scaling is not DEFAULT):
         found.append(Slip("missed", "what its module's reset_parameters draws"))
     root = math.sqrt(layer.fan_in / layer.fan_out)
     for meant, taken, factor in ((FAN_IN, FAN_OUT, root), (FAN_OUT, FAN_IN, 1 / root)):

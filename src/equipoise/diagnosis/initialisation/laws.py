@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 LEAST_ELEMENTS = 16
 # Kolmogorov's distance of so many elements tells a normal law from one truncated at 2σ.
 _MOST_SORTED = 2**16
+# Standard deviations beyond which none of a billion normal numbers lies.
+_FAR = 8.0
 # A form is refused where its distance is as improbable as this, and named if no other is left.
 _REFUSED = 1e-4
 _ORTHOGONAL_ROWS = 16
@@ -90,16 +92,26 @@ def law_of(values: Tensor) -> Law:
         return Law(0, math.nan, math.nan, math.nan, sample)
     if bool((flat == flat[0]).all()):
         return Law(len(flat), float(flat[0]), 0.0, 3.0, sample)
-    mean, variance = _mean_and_variance(flat.float() if flat.element_size() < 4 else flat)
-    squares = np.square(sample - sample.mean())
-    kurtosis = float(np.square(squares).mean() / squares.mean() ** 2)
+    mean, variance, kurtosis = _moments(flat.float() if flat.element_size() < 4 else flat, sample)
     return Law(len(flat), mean, math.sqrt(variance), kurtosis, sample)
 
 
-def _mean_and_variance(flat: Tensor) -> tuple[float, float]:
-    """In two passes, which take a twentieth of the time of ``torch.var_mean`` on a CPU."""
+def _moments(flat: Tensor, sample: Array) -> tuple[float, float, float]:
+    """Mean, variance and kurtosis.
+
+    In two passes, which take a twentieth of the time of ``torch.var_mean`` on a CPU. The kurtosis
+    is that of a sample, but where elements lie far outside: a normal law that is cut at ±2 by the
+    inverse of its distribution function sets one element in millions to -2, as in timm.
+    """
     mean = float(flat.mean(dtype=torch.float64))
-    return mean, vectors.norm([flat - mean]) ** 2 / (len(flat) - 1)
+    centred = flat - mean
+    variance = vectors.norm([centred]) ** 2 / (len(flat) - 1)
+    low, high = (float(end) for end in torch.aminmax(centred))
+    if max(-low, high) > _FAR * math.sqrt(variance):
+        fourth = vectors.norm([centred.square_()]) ** 2 / len(flat)
+        return mean, variance, fourth / variance**2
+    squares = np.square(sample - sample.mean())
+    return mean, variance, float(np.square(squares).mean() / squares.mean() ** 2)
 
 
 def joined(draws: Sequence[Law]) -> Law:

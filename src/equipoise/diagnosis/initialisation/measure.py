@@ -82,8 +82,10 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
             named = {} if init is None else init_laws(_copy(model), init)
     finally:
         states.restore()
+    classes = _classes(model)
     under_all_names = [
-        describe(name, m, p, own.get(name)) for name, m, p in parameters_by_owner(model)
+        describe(name, m, p, own.get(name), classes.get(id(m), ""))
+        for name, m, p in parameters_by_owner(model)
     ]
     parameters = _first_names(under_all_names)
     limit = threshold(_TESTS * len(parameters))
@@ -106,6 +108,23 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
     trained = {*training.matrices, *training.vectors} if training.is_likely else ()
     records = tuple(_record(one, judged[one.name], one.name in trained) for one in parameters)
     return Initialisation(records, faults, limit, _name(init))
+
+
+def _classes(model: nn.Module) -> dict[int, str]:
+    """The class of the part that each module belongs to: the nearest that is not PyTorch's."""
+    found: dict[int, str] = {}
+    waiting = [(model, "")]
+    while waiting:
+        module, around = waiting.pop()
+        found.setdefault(id(module), around)
+        kind = type(module)
+        own = (
+            ""
+            if kind.__module__.startswith("torch.")
+            else f"{kind.__module__}.{kind.__qualname__}"
+        )
+        waiting += [(child, own or around) for child in module.children()]
+    return found
 
 
 def _check(model: nn.Module) -> None:

@@ -38,6 +38,8 @@ class Layer:
         fan_out: Outputs of one input.
         own: What the module's ``reset_parameters`` draws, if it has one.
         own_z: How far the elements are from that, in standard errors of scale or form.
+        groups: Groups of a convolution, which some initialisers divide the outputs by.
+        by_part: Whether a class that is not PyTorch's draws it, for a layer inside of it.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Layer:
     fan_out: int
     own: Law | None
     own_z: float
+    groups: int = 1
+    by_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Rule:
 
     def std(self, layer: Layer) -> float:
         """The intended standard deviation of a layer."""
-        return self.gain * self.scaling.size(layer)
+        return self.gain * self.scaling.size(self._counted(layer))
 
     def z(self, layer: Layer) -> float:
         """How far a layer is from the rule, in standard errors."""
@@ -109,7 +113,18 @@ class Rule:
             return layer.own_z
         if self.scaling is ORTHOGONAL and layer.form != "orthogonal":
             return math.inf
-        return scale_z(layer.law, layer.law.of_size(self.std(layer), self.count))
+        return self._scale_z(self._counted(layer))
+
+    def _counted(self, layer: Layer) -> Layer:
+        """With outputs counted as PyTorch does, or of one group as timm does: what fits better."""
+        alone = replace(layer, fan_out=max(1, layer.fan_out // layer.groups))
+        if layer.groups == 1 or self.scaling not in (FAN_OUT, FAN_AVERAGE):
+            return layer
+        return min(layer, alone, key=lambda one: abs(self._scale_z(one)))
+
+    def _scale_z(self, layer: Layer) -> float:
+        size = self.gain * self.scaling.size(layer)
+        return scale_z(layer.law, layer.law.of_size(size, self.count))
 
     @property
     def is_simple(self) -> bool:
@@ -200,9 +215,9 @@ def _refined(rule: Rule, followers: Sequence[Layer], limit: float) -> Rule:
     form, _ = Counter(layer.form for layer in followers).most_common(1)[0]
     if rule.scaling is DEFAULT:
         return replace(rule, form=form)
-    total = sum(layer.law.count for layer in followers)
+    total = sum(layer.law.freedom for layer in followers)
     squares = sum(
-        layer.law.count * (layer.law.std / rule.scaling.size(layer)) ** 2 for layer in followers
+        layer.law.freedom * (layer.law.std / rule.scaling.size(layer)) ** 2 for layer in followers
     )
     gain = math.sqrt(squares / total)
     pooled = replace(rule, gain=gain, form=form, count=total)

@@ -38,6 +38,8 @@ _LEAST_ELEMENTS = 256
 _LEAST_VALUES = 16
 # A continuous law, rounded, takes more than this part of the values of a normal one.
 _COARSE = 0.5
+# Elements of which different ones are counted.
+_MOST_COUNTED = 2**12
 _MOST_COUNTED = 2**16
 # Largest singular value over that of shuffled elements: of trained matrices, and of fresh ones,
 # where it fluctuates by a few per cent in the smallest that are looked at.
@@ -194,6 +196,8 @@ def copied(parameters: Sequence[Found], model: nn.Module) -> list[Initialisation
     random = [one for one in parameters if one.tensor.numel() >= _LEAST_VALUES]
     random = [one for one in random if one.layer.form not in ("constant", "other")]
     random = [one for one in random if not one.layer.law.is_sparse]  # identities are no draws
+    # Nor are patterns, such as positions relative to a head's centre, which repeat few numbers.
+    random = [one for one in random if not _is_a_pattern(one.tensor)]
     faults = []
     blocks: list[list[Found]] = []
     for group in _groups(random, _fingerprint):
@@ -211,6 +215,12 @@ def copied(parameters: Sequence[Found], model: nn.Module) -> list[Initialisation
         are_ordered = run_in_sequence(map(_names, blocks), model)
         faults.append(in_sequence(fault) if are_ordered else fault)
     return faults
+
+
+def _is_a_pattern(values: Tensor) -> bool:
+    few = values.reshape(-1)[:_MOST_COUNTED]
+    is_exact = few.dtype in (torch.float32, torch.float64)
+    return is_exact and _distinct(few) < _COARSE * len(few)
 
 
 _COPIED = (
