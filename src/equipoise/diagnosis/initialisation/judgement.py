@@ -94,7 +94,7 @@ class Found:
         kind: What it is compared with: parameters of the same kind.
         parameter: Itself.
         module: The module that owns it.
-        inside: The class of the part of the model that it belongs to; none of PyTorch's.
+        inside: The classes that the module is inside of, without PyTorch's.
     """
 
     layer: Layer
@@ -134,7 +134,7 @@ def describe(
         module: The module that owns it.
         parameter: Itself.
         drawn: What a reset draws for it.
-        inside: The class of the part of the model that it belongs to.
+        inside: The classes that the module is inside of, without PyTorch's.
     """
     own = None if drawn is None else drawn.law
     values = drawn_values(module, parameter)

@@ -111,7 +111,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
 
 
 def _classes(model: nn.Module) -> dict[int, str]:
-    """The class of the part that each module belongs to: the nearest that is not PyTorch's."""
+    """The classes that each module is inside of, the outermost first, without PyTorch's."""
     found: dict[int, str] = {}
     waiting = [(model, "")]
     while waiting:
