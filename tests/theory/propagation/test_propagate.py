@@ -439,13 +439,13 @@ class TestFewestRows:
 class Highway(nn.Module):
     """Moves from x to a function of it, as far as a gate says."""
 
-    def __init__(self, *, expanded):
+    def __init__(self, *, expanded, activation=None):
         super().__init__()
         self.gate, self.layer = nn.Linear(256, 256), nn.Linear(256, 256)
-        self.expanded = expanded
+        self.expanded, self.activation = expanded, activation or nn.Identity()
 
     def forward(self, x):
-        gate, h = torch.sigmoid(self.gate(x)), self.layer(x)
+        gate, h = torch.sigmoid(self.gate(x)), self.activation(self.layer(x))
         return gate * h + (1 - gate) * x if self.expanded else x + gate * (h - x)
 
 
@@ -485,6 +485,23 @@ class TestDependence:
         )
         for module, gradient in one.items():
             assert gradient == pytest.approx(other[module], rel=0.05)
+
+    def test_weights_of_its_own_give_one_term_both_signs(self, monkeypatch):
+        """Then products of both average to zero, whatever the gate, and nothing is drawn."""
+        monkeypatch.setattr(draws, "is_drawable", lambda *tensors: False)
+        found = []
+        for seed in range(8):
+            torch.manual_seed(seed)
+            model = linear(256, *(Highway(expanded=True) for _ in range(3)))
+            sites = [s for s in propagate(trace(model, vectors(), projected)).sites if s.module]
+            assert {s.reason for s in sites} == {""}
+            sums = [s for s in sites if s.operation == "add"]
+            found.append([np.log(s.second_moment / s.measured_second_moment) for s in sums])
+            gates = [s for s in sites if s.operation == "sigmoid"]
+            assert not any(s.is_start for s in gates)
+            found[-1] += [np.log(s.gradient / s.measured_gradient) for s in gates]
+        error = np.std(found, 0, ddof=1) / np.sqrt(len(found))
+        assert (np.abs(np.mean(found, 0)) < 4 * error + 0.02).all()
 
     def test_taken_for_independent_they_would_be_wrong(self, monkeypatch):
         monkeypatch.setattr(sums, "_of_dependent", lambda a, b, function: None)
@@ -548,10 +565,10 @@ class TestSeveralBeginnings:
         assert site.gradient == pytest.approx(site.measured_gradient, rel=1e-5)
 
     def test_gates(self, monkeypatch):
-        """If they are not drawn."""
+        """If they are not drawn, and what they open has one sign."""
         monkeypatch.setattr(draws, "is_drawable", lambda *tensors: False)
         torch.manual_seed(0)
-        model = linear(256, *(Highway(expanded=True) for _ in range(3)))
+        model = linear(256, *(Highway(expanded=True, activation=nn.ReLU()) for _ in range(3)))
         sites = propagate(trace(model, vectors(), projected)).sites
         (gate,) = (s for s in sites if s.operation == "sigmoid" and s.module == "3")
         assert gate.gradient == pytest.approx(gate.measured_gradient, rel=1e-5)

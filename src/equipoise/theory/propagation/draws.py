@@ -97,6 +97,8 @@ def _values(x: Moments) -> Array:
         if move is None:
             return values(before)
         found = values(before)
+        if isinstance(move, float):
+            return np.asarray(found * move)
         return np.asarray(found[..., move] if move.ndim == 1 else found @ move.T)
     g, nodes = latents(x), latent.nodes()[0]
     if len(x.table) == 1:
@@ -118,7 +120,7 @@ def _latents(x: Moments) -> Array:
     made = x.drawn is not None
     if x.moved is not None and not made:
         before, move = x.moved
-        if move is None:
+        if move is None or isinstance(move, float):
             return latents(before)
         if move.ndim == 1:
             return latents(before)[..., move]

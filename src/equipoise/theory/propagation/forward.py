@@ -27,7 +27,7 @@ from equipoise.theory.propagation.call import (
     rule_for,
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules import attention, spectra
+from equipoise.theory.propagation.rules import attention, gathered, spectra
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
@@ -87,6 +87,9 @@ class Forward:
         self._given: dict[int, Known] = {}
         self._done: Done = {}
         self._rows = {graph.batch, *graph.rows}
+        of_a_graph = gathered.rows_of_a_graph(graph)
+        self._are_places = 0 < of_a_graph <= gathered.MOST_PLACES and graph.samples == 1
+        self._are_unlike = of_a_graph > 0 and not self._are_places
         self._behind_weights = {node.number for node in losses.behind_weights(graph)}
 
     def copy(self) -> Forward:
@@ -156,7 +159,9 @@ class Forward:
         if node.in_part:
             raise UnpredictedError("a tensor that was written in part, in place")
         if node.name in OF_SHAPES or not any(output.numel() for output in node.outputs):
-            return _all_known(node, None)
+            return _all_known(node, Known(node.outputs[0], _like(call)))
+        if node.name == "index_put":
+            self._require_empty_rows(call)
         scores = attention.parts_of(leaves)
         if scores is not None:
             return self._of_scores(call, scores)
@@ -177,7 +182,10 @@ class Forward:
         alone = len(moments) == 1 and moments[0].parts
         if rule is not None:
             by_parts = alone and node.name in FEATUREWISE
-            return each_part(call, rule, self._done) if by_parts else rule(call)
+            result = each_part(call, rule, self._done) if by_parts else rule(call)
+            if self._are_unlike and node.name in ("index", "index_select"):
+                return replace(result, pullback=_of_unlike_rows)
+            return result
         if node.is_pointwise:
             if len(moments) == 1 and not any(
                 leaf.value.ndim and leaf.value.numel() > 1 for leaf in known
@@ -187,6 +195,16 @@ class Forward:
         if node.name in _RECURRENT:
             raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")
+
+    def _require_empty_rows(self, call: Call) -> None:
+        """Raise where rows take the place of others that are not zero."""
+        into, numbers = call.node.arguments[0], call.argument("indices")
+        known = [one.value for one in numbers if isinstance(one, Known)]
+        if call.argument("accumulate") or not isinstance(into, Made) or len(known) != 1:
+            return
+        value = self.graph.nodes[into.node].outputs[into.index]
+        if value.is_meta or value[known[0]].any():
+            raise UnpredictedError("rows that take the place of others that are not zero")
 
     def _alike(self, node: Node, moments: Sequence[Moments]) -> bool:
         """Whether two tensors have in common what weights that made both give them.
@@ -249,6 +267,8 @@ class Forward:
             self._rows.add(shape[0])  # such as two views of each sample
         if layout is None and node.name == "cat":
             layout = _of_joined(call, known)
+        if layout is None and node.name in ("index", "index_select") and self._are_places:
+            layout = _of_chosen(call)
         if layout is None and data:
             layout = self._layout(call, node.outputs[0])
         parameter = " and ".join(sorted(names)) if names and not data else None
@@ -297,8 +317,14 @@ class Forward:
         shape = tuple(output.shape)
         layout = _of_recurrent(call)
         if layout is None and shape and shape[0] in self._rows:
-            layout = Layout.of_batch(shape, self.graph.samples)
+            layout = self._of_batch(shape)
         return layout
+
+    def _of_batch(self, shape: Sequence[int]) -> Layout:
+        """The axes of a tensor of data whose first axis counts rows of the batch."""
+        if self._are_places:
+            return Layout.of_places(shape)
+        return Layout.of_batch(shape, self.graph.samples)
 
     def value(self, source: Made | Given) -> Value:
         """What is known of an input."""
@@ -309,7 +335,7 @@ class Forward:
             data = source.kind == "data" and source.value.ndim > 0
             layout = None
             if data and len(source.value) in self._rows:
-                layout = Layout.of_batch(source.value.shape, self.graph.samples)
+                layout = self._of_batch(source.value.shape)
             name = source.name if source.kind == "parameter" else None
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found
@@ -346,7 +372,10 @@ def _of_joined(call: Call, known: Sequence[Known]) -> Layout | None:
     layouts = [leaf.layout for leaf in known if leaf.layout is not None]
     ndim = call.node.outputs[0].ndim
     axis = call.argument("dim") % max(1, ndim)
-    others = {layout.axes[:axis] + layout.axes[axis + 1 :] for layout in layouts}
+    others = {
+        tuple(tuple((atom.role, atom.size) for atom in own) for own in axes)
+        for axes in (layout.axes[:axis] + layout.axes[axis + 1 :] for layout in layouts)
+    }
     if len(layouts) < len(known) or len(others) != 1:
         return None
     joined = [layout.axes[axis] for layout in layouts]
@@ -355,6 +384,20 @@ def _of_joined(call: Call, known: Sequence[Known]) -> Layout | None:
     axes = layouts[0].axes
     width = call.node.outputs[0].shape[axis]
     return Layout((*axes[:axis], (Atom.new("open", width),), *axes[axis + 1 :]))
+
+
+def _like(call: Call) -> Layout | None:
+    """The axes of a tensor that was made to be like another."""
+    x = call.arguments[0] if call.arguments else None
+    shape = tuple(call.node.outputs[0].shape)
+    return x.layout if isinstance(x, Moments) and x.layout.shape == shape else None
+
+
+def _of_chosen(call: Call) -> Layout | None:
+    """Of rows of the data that are chosen by number, such as those at the ends of edges."""
+    x, shape = call.arguments[0], call.node.outputs[0].shape
+    followed = isinstance(x, Known) and x.data and x.layout is not None
+    return Layout.of_places(shape) if followed and shape[1:] == x.value.shape[1:] else None
 
 
 def _are_samples(data: Known) -> bool:
@@ -394,6 +437,11 @@ def _cut_off(node: Node, value: Value) -> Value:
     """The value; its gradients do not join those of its root where autograd lets none pass."""
     passes = node.records_gradients and not node.function and node.name != "detach"
     return value if passes or not isinstance(value, Moments) else replace(value, root=None)
+
+
+def _of_unlike_rows(_: Gradient) -> Pulled:
+    """The way back to rows of a graph, whose gradients are more alike than those of others."""
+    raise UnpredictedError(gathered.MANY_ROWS)
 
 
 def _no_gradient(_: Gradient) -> Pulled:

@@ -79,6 +79,18 @@ class Layout:
         layout = Layout(tuple((Atom.new(r, n),) for r, n in zip(roles, shape, strict=True)))
         return layout.mapped(lambda a: replace(a, times=samples) if a.role == "sample" else a)
 
+    @staticmethod
+    def of_places(shape: Sequence[int]) -> Layout:
+        """A tensor of data that is one sample, and whose rows are its positions.
+
+        Examples:
+            >>> [[atom.role for atom in axis] for axis in Layout.of_places((8, 3)).axes]
+            [['sample', 'position'], ['open']]
+        """
+        first, *others = (Atom.new("open", n) for n in shape)
+        rows = (Atom.new("sample", 1), replace(first, role="position"))
+        return Layout((rows, *((atom,) for atom in others)))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""

@@ -122,7 +122,8 @@ class Moments:
         others: Latents that elements also depend on, of tensors of which they are sums, products
             or averages, and the weights that made them.
         moved: The tensor whose positions a matrix takes to those of this one, and the matrix, or
-            an index of positions; None for positions that stay where they are.
+            an index of positions; None for positions that stay where they are, a number for those
+            that are multiplied with it.
         scatter: Variance of products of two positions, averaged over features, beyond the 1/C of
             as many independent features: between samples, and by finite layers before. In units
             of the squared variance over positions.
@@ -133,6 +134,7 @@ class Moments:
         dimensions: If the latents are coordinates of points on a sphere, of how many dimensions.
         known: What was computed of the law, for all tensors that have the same one.
         drawn: How to draw its elements, if they are made of those of several tensors.
+        signs: Weights with whose sign that of all elements changes.
     """
 
     layout: Layout
@@ -145,13 +147,14 @@ class Moments:
     dimensions: float | None = None
     root: Moments | None = None
     others: frozenset[Hashable] = frozenset()
-    moved: tuple[Moments, Array | Indices | None] | None = None
+    moved: tuple[Moments, Array | Indices | float | None] | None = None
     known: dict[str, Exchangeable] = field(default_factory=dict)
     scatter: float = 0.0
     filters: Filters | None = None
     steady: float = 0.0
     balanced: float = 0.0
     drawn: Drawn | None = None
+    signs: frozenset[MadeBy] = frozenset()
 
     @cached_property
     def draws(self) -> dict[str, NDArray[Any]]:
@@ -305,6 +308,7 @@ class Moments:
             steady=self.steady if self.gaussian and gaussian else 0.0,
             balanced=self.balanced if self.gaussian and gaussian else 0.0,
             drawn=None,
+            signs=self.signs if _is_odd(table) and _is_odd(self.table) else frozenset(),
         )
 
     def with_layout(self, layout: Layout, parts: dict[Atom, tuple[Atom, ...]]) -> Moments:
@@ -353,7 +357,9 @@ class Moments:
             if value is source or value.moved is None:
                 break
             before, move = value.moved
-            if move is not None:
+            if isinstance(move, float):
+                matrix = matrix * move
+            elif move is not None:
                 matrix = matrix @ (np.eye(before.positions)[move] if move.ndim == 1 else move)
         return matrix
 
@@ -393,6 +399,7 @@ class Gradient:
         orthogonal: Share of what features of a row would have along the tensor's that is missing,
             as a layer norm behind took it off.
         behind: If it came through functions of single elements just before, from where.
+        rows: Share of the rows that have one, where others took the place of the rest.
     """
 
     pairs: Exchangeable
@@ -403,6 +410,7 @@ class Gradient:
     draws: Array | None = None
     behind: Behind | None = None
     orthogonal: float = 0.0
+    rows: float = 1.0
 
     def times(self, factor: float) -> Gradient:
         """That of a tensor that is multiplied with a number, and all else is of the product."""
@@ -438,6 +446,11 @@ class Gradient:
             pairs = Exchangeable(same, pairs.diff + 2 * common.diff, pairs.samples)
         orthogonal = (ours * self.orthogonal + theirs * other.orthogonal) / total
         return Gradient(pairs, weight, excess, parts, filters, draws, orthogonal=orthogonal)
+
+
+def _is_odd(table: Array) -> bool:
+    """Whether a function of a latent has the latent's sign."""
+    return bool(np.abs(table + table[:, ::-1]).max() <= 1e-9 * np.abs(table).max())
 
 
 def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from equipoise.theory.propagation import draws
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
-from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.positions import (
     PositionAxes,
     features_as_positions,
@@ -31,6 +31,14 @@ from equipoise.theory.propagation.values import Gradient, Known, Moments
 _MOST_FEATURES = 64
 
 
+@rule("topk", "sort")
+def largest_of(call: Call) -> Result:
+    """The largest elements of an axis, or all of them in order."""
+    result = over_an_axis(call)
+    chosen = Known(call.node.outputs[1], data=True, others=call.arguments[0].latents)
+    return replace(result, others=[(chosen, None)])
+
+
 @rule("_softmax", "_safe_softmax", "_log_softmax", "logsumexp", "logcumsumexp", "cumprod")
 def over_an_axis(call: Call) -> Result:
     """What mixes the elements of one axis."""
@@ -40,6 +48,8 @@ def over_an_axis(call: Call) -> Result:
     if not isinstance(x, Moments) or axes is None:
         raise UnpredictedError(f"{call.node.name} of no moments")
     chosen = [i % len(x.layout.axes) for i in ([axes] if isinstance(axes, int) else axes)]
+    if len(chosen) == 1 and any(_is_of_two_kinds(axis) for axis in x.layout.axes):
+        return _with_axes_apart(call, x, chosen[0])
     atoms = [atom for i in chosen for atom in x.layout.axes[i]]
     features = [atom for atom in atoms if atom.role == "feature"]
     if features:
@@ -50,6 +60,42 @@ def over_an_axis(call: Call) -> Result:
     if not all(atom.role == "position" for atom in atoms):
         raise UnpredictedError(f"{call.node.name} over samples")
     return _over_positions(call, x, chosen)
+
+
+def _is_of_two_kinds(axis: Axis) -> bool:
+    return len({atom.role for atom in axis}) > 1
+
+
+def _with_axes_apart(call: Call, x: Moments, chosen: int) -> Result:
+    """The same where samples and positions stand in one axis, such as all tokens of a batch."""
+    apart: list[Axis] = []
+    lengths: list[int] = []
+    for i, axis in enumerate(x.layout.axes):
+        if i == chosen and _is_of_two_kinds(axis):
+            raise UnpredictedError(f"{call.node.name} over samples")
+        at = len(apart)
+        apart += [(atom,) for atom in axis] if _is_of_two_kinds(axis) else [axis]
+        if i == chosen:
+            place = at
+        lengths.append(len(apart) - at)
+    split = x.with_layout(Layout(tuple(apart)), {})
+    shape = list(split.layout.shape)
+    shape[place] = call.output.shape[chosen]
+    node = replace(call.node, outputs=(call.output.reshape(shape), *call.node.outputs[1:]))
+    schema = call.node.operator._schema.arguments[1:]  # type: ignore[union-attr]
+    keywords = {a.name: call.argument(a.name) for a in schema} | {"dim": place}
+    result = over_an_axis(replace(call, node=node, arguments=(split,), keywords=keywords))
+    found = result.output
+    assert isinstance(found, Moments)
+    left = list(found.layout.axes)
+    axes = tuple(
+        tuple(atom for axis in (left.pop(0) for _ in range(length)) for atom in axis)
+        for length in lengths
+    )
+    whole = found.with_layout(Layout(axes), {})
+    before = Result(split, lambda gradient: Pulled([(x, gradient)]))
+    after = Result(whole, lambda gradient: Pulled([(found, gradient)]))
+    return chained(chained(before, result), after)
 
 
 @rule("linalg_vector_norm", "var")

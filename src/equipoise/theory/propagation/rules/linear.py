@@ -88,7 +88,8 @@ def _linear(call: Call, x: object, weight: object, bias: object) -> Result:
     scatter = source.scatter + float(1 / (fan_in * grown))
     means = np.full(len(read.same), offset)
     output = from_covariance(layout, kept, covariance, means)
-    output = replace(output, scatter=scatter, others=frozenset({call.made_by(weight)}))
+    maker = frozenset({call.made_by(weight)})
+    output = replace(output, scatter=scatter, others=maker, signs=frozenset() if offset else maker)
     # Wider layers have smaller weights, of the same variance times fan-in.
     fan_out = float(outputs * widening / grown)
 

@@ -101,6 +101,8 @@ def elementwise(
     if not (np.isfinite(table).all() and np.isfinite(slope).all()):
         raise UnpredictedError("values that are not finite on normal pre-activations")
     output = x.with_table(table, gaussian=x.gaussian and affine)
+    if np.ptp(slope) == 0 and np.array_equal(table, slope.flat[0] * x.table):
+        output = replace(output, moved=(x, float(slope.flat[0])))
     if derivative is None and np.ptp(slope) > 0 and _is_average(x):
         try:
             drawn = draws.combined((x,), function, x.layout, x.order)
@@ -123,7 +125,9 @@ def _is_average(x: Moments) -> bool:
     Such as a mean of powers, of which a root is taken.
     """
     move = None if x.moved is None else x.moved[1]
-    if x.moved is None or move is None or move.ndim == 1 or draws.of_the_loss.get():
+    if x.moved is None or not isinstance(move, np.ndarray) or draws.of_the_loss.get():
+        return False
+    if move.ndim == 1:
         return False
     before = x.moved[0]
     return not before.gaussian and before.positions <= draws.MOST_POSITIONS

@@ -106,7 +106,9 @@ def _moments(call: Call) -> Moments:
 
 def _with_indices(call: Call, result: Result) -> Result:
     """With the further outputs, which say where maxima are."""
-    return replace(result, others=[(Known(output), None) for output in call.node.outputs[1:]])
+    latents = _moments(call).latents
+    others = [Known(output, data=True, others=latents) for output in call.node.outputs[1:]]
+    return replace(result, others=[(other, None) for other in others])
 
 
 def largest(

@@ -62,6 +62,7 @@ def mapped(
             shape = _never_negative(mean, covariance)
         output = from_covariance(layout, places, covariance, mean, shape).made_of(x)
 
+    output = replace(output, signs=x.signs)
     ordered = np.empty_like(matrix)
     ordered[:, x.places(order)] = matrix
     if not copied or (taken == 0).any():
@@ -169,23 +170,53 @@ def averaged(x: Moments, chosen: set[int], *, keep: bool) -> Result:
 
 @rule("sum")
 def total(call: Call) -> Result:
-    """Sum over axes of positions."""
+    """Sum over axes of positions, or of features."""
     x, chosen = call.arguments[0], _axes(call)
     if not isinstance(x, Moments):
         raise UnpredictedError("a sum of no moments")
-    result = averaged(x, chosen, keep=bool(call.argument("keepdim")))
+    return of_sum(x, chosen, keep=bool(call.argument("keepdim")))
+
+
+def of_sum(x: Moments, chosen: set[int], *, keep: bool) -> Result:
+    """Sum over whole axes."""
+    if (found := _of_signs(x, chosen, keep=keep)) is not None:
+        return found
+    result = averaged(x, chosen, keep=keep)
     count = Layout(tuple(x.layout.axes[i] for i in chosen)).elements
     if not isinstance(result.output, Moments) or result.pullback is None:
         raise UnpredictedError("a sum of no moments")
     average, pull = result.output, result.pullback
     output = average.with_table(count * average.table, gaussian=average.gaussian)
+    output = replace(output, moved=(average, float(count)))
     if pull is of_the_width:
         return Result(output, pull)
 
     def pullback(gradient: Gradient) -> Pulled:
-        return pull(Gradient(gradient.pairs * count**2, gradient.weight))
+        return pull(gradient.times(count))
 
     return Result(output, pullback)
+
+
+def _of_signs(x: Moments, chosen: set[int], *, keep: bool) -> Result | None:
+    r"""A sum over features whose signs cancel, as of products with weights or of two tensors.
+
+    It is as large as a product with a matrix: :math:`K_{out} = C K + C(C - 1)\,m m'`, of C
+    features of means m. None where the means are most of it.
+    """
+    pooled = [atom for i in sorted(chosen) for atom in x.layout.axes[i]]
+    if not pooled or any(atom.role != "feature" for atom in pooled):
+        return None
+    count = Layout((tuple(pooled),)).count("feature")
+    if count < _FEWEST_FEATURES:
+        return None
+    if float((x.mean**2).mean()) * count > float((x.std**2).mean()):
+        return None
+    axes = [() if i in chosen else axis for i, axis in enumerate(x.layout.axes)]
+    layout = Layout(tuple(axis for i, axis in enumerate(axes) if keep or i not in chosen))
+    K, means = x.covariance, np.outer(x.mean, x.mean) * (count * (count - 1))
+    whole = Exchangeable(K.same * count + means, K.diff * count + means, K.samples)
+    output = from_covariance(layout, x.order, whole, x.mean * count)  # each is one of many
+    return Result(output, lambda gradient: Pulled([(x, Gradient(gradient.pairs))]))
 
 
 def variance(call: Call) -> Result:
@@ -487,7 +518,8 @@ class PositionAxes:
             Known, lambda known: known.value, (call.arguments[1:], call.keywords)
         )
         try:
-            found = torch.as_tensor(call.node.operator(given, *others, **keywords)).permute(order)
+            made = call.node.operator(given, *others, **keywords)
+            found = torch.as_tensor(made[0] if isinstance(made, tuple) else made).permute(order)
         except (RuntimeError, IndexError) as error:
             raise UnpredictedError(f"{call.node.name} of an axis that has no positions") from error
         if found.shape[: len(lengths)] != lengths:

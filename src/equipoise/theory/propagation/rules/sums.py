@@ -35,6 +35,7 @@ from equipoise.theory.propagation.values import (
     Drawn,
     Gradient,
     Known,
+    MadeBy,
     Moments,
     OfParameter,
     arranged,
@@ -155,9 +156,28 @@ def _of_dependent(a: Moments, b: Moments, function: draws.Function) -> Moments |
         except UnpredictedError:
             if dependent:
                 raise
-    if dependent:
+    if dependent and not (function is torch.add and _are_of_other_signs(a, b)):
         raise UnpredictedError("a sum or product of two tensors that depend on a third")
     return None
+
+
+def _are_of_other_signs(a: Moments, b: Moments) -> bool:
+    """Whether products of the two average to zero, as the sign of one is that of its own weights.
+
+    Such as outputs of two experts, each times a gate, where gates depend on each other.
+    """
+    for one, other in ((a, b), (b, a)):
+        names = {maker.weights for maker in other.made_by}
+        if any(maker.weights not in names for maker in one.signs):
+            return True
+    return False
+
+
+def _signs_of_product(a: Moments, b: Moments) -> frozenset[MadeBy]:
+    """The weights that one factor has its sign of, and that the other does not depend on."""
+    names = [{maker.weights for maker in x.made_by} for x in (a, b)]
+    found = {maker for maker in a.signs if maker.weights not in names[1]}
+    return frozenset(found | {maker for maker in b.signs if maker.weights not in names[0]})
 
 
 def by_draws(
@@ -216,7 +236,7 @@ def _back_in_order(pairs: Exchangeable, alike: Moments, original: Moments) -> Ex
         if value is original:
             break
         move = None if value.moved is None else value.moved[1]
-        if value.moved is None or (move is not None and move.ndim != 1):
+        if value.moved is None or isinstance(move, float) or (move is not None and move.ndim > 1):
             raise UnpredictedError("a sum of tensors whose positions are in different orders")
         index = index if move is None else move.astype(np.intp)[index]
     grid = np.ix_(np.argsort(index), np.argsort(index))
@@ -307,6 +327,9 @@ def divide(call: Call) -> Result:
     b = call.arguments[1]
     if _with_scalar(call):
         return pointwise(call)
+    if isinstance(b, Known) and not call.argument("rounding_mode") and bool((b.value != 0).all()):
+        numbers = replace(b, value=1 / b.value.double())
+        return multiply(replace(call, arguments=(call.arguments[0], numbers)))
     if isinstance(b, Moments) and _keeps_from_zero(b) and not call.argument("rounding_mode"):
         inverse = elementwise(b, torch.reciprocal)
         rest = multiply(replace(call, arguments=(call.arguments[0], inverse.output)))
@@ -355,6 +378,7 @@ def multiply(call: Call) -> Result:
             a.layout, a.order, total, a.mean * b.mean, _law(a, b, latent.of_product)
         ).made_of(a, b)
         output = output.within(*_range_of_product(a, b))
+        output = replace(output, signs=_signs_of_product(a, b))
         scatter = max(a.scatter, b.scatter, 0.0)
         output = replace(output, scatter=scatter, drawn=Drawn((a, b), torch.mul))
 
