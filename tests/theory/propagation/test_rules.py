@@ -1280,9 +1280,10 @@ class TestScores:
             (lambda a: a.softmax(3) * 0.5, "mul of attention weights"),
             (lambda a: (a + drawn(8, 1, 10, 10)).softmax(3), "differs between samples"),
             (
-                lambda a: a.masked_fill(torch.eye(10) > 0, 0.0).softmax(3),
+                lambda a: a.masked_fill(torch.eye(10) > 0, 1.0).softmax(3),
                 "masked_fill of attention",
             ),
+            (lambda a: a.masked_fill(torch.eye(10) > 0, 0.0).softmax(3), "numbers that differ"),
             (lambda a: (a * drawn(10)).softmax(3), "numbers that differ"),
         ],
     )

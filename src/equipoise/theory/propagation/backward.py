@@ -158,7 +158,10 @@ def _of_the_weights(node: Node, index: int, forward: Forward, begun: Collection[
     if node.name == "convolution" and inputs:
         ratio = outputs / inputs[0]
     else:
-        ratio = outputs**2 / max(weight.value.numel() for weight in _weights_of(node, forward))
+        weights = [weight.value.numel() for weight in _weights_of(node, forward)]
+        if not weights:  # a product of two random tensors
+            return ""
+        ratio = outputs**2 / max(weights)
     along = _cosine(node, index) ** 2 * ratio > _MOST_ALONG
     return "a gradient along the output, which these weights made" if along else ""
 
@@ -201,8 +204,11 @@ def _has_values(gradient: Tensor | None) -> bool:
 
 
 def _moments_of(node: Node, forward: Forward) -> list[Moments]:
-    """The moments among the inputs of a node."""
-    values = [forward.values[s.node][s.index] for s in node.inputs if isinstance(s, Made)]
+    """The moments among the inputs of a node, also those of unfinished products."""
+    sources = [s for s in node.inputs if isinstance(s, Made)]
+    if any(isinstance(forward.values[s.node][s.index], Unfinished) for s in sources):
+        sources = list(_read_by(node, forward))
+    values = [forward.values[s.node][s.index] for s in sources]
     return [value for value in values if isinstance(value, Moments)]
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeGuard
 
+import numpy as np
 from torch import Tensor
 
 from equipoise.instrument import trees
@@ -22,12 +23,13 @@ from equipoise.theory.propagation.call import (
     Pullback,
     Pulled,
     Result,
+    chained,
     of_the_width,
     reason_of,
     rule_for,
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules import attention, gathered, spectra
+from equipoise.theory.propagation.rules import attention, gathered, linear_attention, spectra
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
@@ -86,6 +88,9 @@ class Forward:
         self.turned: set[int] = set()
         self._given: dict[int, Known] = {}
         self._done: Done = {}
+        # Attention without a softmax, before it is divided.
+        self._weighed: dict[Hashable, linear_attention.Weighed] = {}
+        self._weights: dict[Hashable, linear_attention.Weights] = {}
         self._rows = {graph.batch, *graph.rows}
         of_a_graph = gathered.rows_of_a_graph(graph)
         self._are_places = 0 < of_a_graph <= gathered.MOST_PLACES and graph.samples == 1
@@ -115,6 +120,7 @@ class Forward:
         # Parameters may be called otherwise; what is of samples has the same axes everywhere.
         other._given = {i: given for i, given in self._given.items() if given.parameter is None}
         other._done = dict(self._done)
+        other._weighed, other._weights = dict(self._weighed), dict(self._weights)
         other._rows |= self._rows
         return other
 
@@ -162,7 +168,8 @@ class Forward:
             return _all_known(node, Known(node.outputs[0], _like(call)))
         if node.name == "index_put":
             self._require_empty_rows(call)
-        scores = attention.parts_of(leaves)
+        products = attention.Scores, linear_attention.State, linear_attention.RowSums
+        scores = next((leaf for leaf in leaves if isinstance(leaf, products)), None)
         if scores is not None:
             return self._of_scores(call, scores)
         number = next((leaf for leaf in leaves if isinstance(leaf, spectra.Complex)), None)
@@ -171,6 +178,14 @@ class Forward:
             return found if isinstance(found, Result) else _with(node, found)
         if node.name in spectra.BEGINNINGS:
             return _with(node, spectra.begun(call))
+        if (product := linear_attention.inner_product(call)) is not None:
+            result, weights = product
+            self._weights[weights.output.latent] = weights
+            return result
+        if node.name in ("mul", "div") and (divided := self._over_weights(call)) is not None:
+            return divided
+        if (state := linear_attention.state_of(call)) is not None:
+            return _with(node, state)
         if attention.is_product_of_moments(call):
             return _with(node, attention.scores(call))
         rule = rule_for(node)
@@ -206,6 +221,33 @@ class Forward:
         if value.is_meta or value[known[0]].any():
             raise UnpredictedError("rows that take the place of others that are not zero")
 
+    def _over_weights(self, call: Call) -> Result | None:
+        """Sums of values over the sums of their weights; None if it is something else."""
+        factors = [value for value in call.arguments[:2] if isinstance(value, Moments)]
+        if len(factors) != 2:
+            return None
+        sums = next((self._weighed[x.latent] for x in factors if x.latent in self._weighed), None)
+        weights = next(
+            (self._weights[x.latent] for x in factors if x.latent in self._weights), None
+        )
+        if sums is None or weights is None or not weights.belong_to(sums):
+            return None
+        x, z = sorted(factors, key=lambda value: value.latent in self._weights)
+        size = (
+            z.mean / weights.output.mean
+            if call.node.name == "div"
+            else z.mean * weights.output.mean
+        )
+        plain = np.allclose(x.second_moment, sums.output.second_moment)
+        if not plain or not np.allclose(size, 1, atol=1e-3):
+            return None
+        result = sums.over(weights)
+        found = result.output
+        assert isinstance(found, Moments)
+        output = found.with_layout(x.layout, {})
+        after = Result(output, lambda gradient: Pulled([(found, gradient)]))
+        return chained(result, after)
+
     def _alike(self, node: Node, moments: Sequence[Moments]) -> bool:
         """Whether two tensors have in common what weights that made both give them.
 
@@ -237,11 +279,24 @@ class Forward:
                     "a product with the weights that made its input, transposed"
                 )
 
-    def _of_scores(self, call: Call, scores: attention.Scores) -> Result:
+    def _of_scores(self, call: Call, scores: linear_attention.Product) -> Result:
         """Between the two products of attention."""
-        if call.node.name == "bmm":
-            return attention.times_values(call, scores)
-        return _with(call.node, attention.changed(call, scores))
+        node = call.node
+        if isinstance(scores, linear_attention.State) and node.name == "bmm":
+            result, weighed = linear_attention.of_state(call, scores)
+            self._weighed[weighed.output.latent] = weighed
+            return result
+        if isinstance(scores, attention.Scores) and node.name == "bmm":
+            if scores.normalised or np.any(scores.bias):
+                return attention.times_values(call, scores)
+            values = linear_attention.values_of(call, scores)
+            return linear_attention.times_values(scores, values)
+        plain = not isinstance(scores, attention.Scores) or not scores.normalised
+        found = linear_attention.changed(call, scores) if plain else None
+        if found is None:
+            assert isinstance(scores, attention.Scores)
+            found = attention.changed(call, scores)
+        return _with(node, found)
 
     def _of_known(self, call: Call, known: Sequence[Known]) -> Result:
         """Values stay values, until weights are multiplied with data."""

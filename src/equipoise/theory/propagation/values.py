@@ -135,6 +135,7 @@ class Moments:
         known: What was computed of the law, for all tensors that have the same one.
         drawn: How to draw its elements, if they are made of those of several tensors.
         signs: Weights with whose sign that of all elements changes.
+        uneven: Whether all features of a head may be near 0 together.
     """
 
     layout: Layout
@@ -155,6 +156,7 @@ class Moments:
     balanced: float = 0.0
     drawn: Drawn | None = None
     signs: frozenset[MadeBy] = frozenset()
+    uneven: bool = False
 
     @cached_property
     def draws(self) -> dict[str, NDArray[Any]]:

@@ -93,6 +93,8 @@ class Scores(Unfinished):
         noise: Variance of what weights are multiplied with after softmax, around 1.
         normalised: Whether softmax was taken.
         turned: Whether the axes of queries and keys were exchanged after it.
+        factor: Instead of a softmax, what they are multiplied with, of the bias's shape.
+        divided: Instead of a softmax, whether rows are divided by their sums.
     """
 
     queries: Moments
@@ -103,6 +105,8 @@ class Scores(Unfinished):
     noise: float = 0.0
     normalised: bool = False
     turned: bool = False
+    factor: Array | float = 1.0
+    divided: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,21 +180,31 @@ def changed(call: Call, value: Scores) -> Scores:
     name, shape = call.node.name, tuple(call.output.shape)
     if name in ("view", "_unsafe_view", "clone", "expand", "detach", "_to_copy"):
         return value
-    if name in ("unsqueeze", "squeeze") or (name == "permute" and _moves_short_axes(call)):
+    if name in ("unsqueeze", "squeeze") or (name == "permute" and moves_short_axes(call)):
         return value
-    if value.normalised and name in ("permute", "transpose", "t") and _exchanges_last(call):
+    if value.normalised and name in ("permute", "transpose", "t") and exchanges_last(call):
         return replace(value, turned=not value.turned)
     if value.normalised:
         return replace(value, noise=(1 + value.noise) * (1 + _noise(call)) - 1)
     others = [a for a in call.arguments if not isinstance(a, Scores)]
+    if name in ("mul", "div") and _differs(others[0]):
+        if np.any(value.bias) or (name == "div" and not others[0].value.all()):
+            raise UnpredictedError("attention scores and numbers that differ")
+        numbers = others[0].value if name == "mul" else 1 / others[0].value.double()
+        return replace(value, factor=value.factor * _by_heads(value, numbers, shape))
     if name in ("mul", "div"):
         factor = _number(others[0])
         factor = factor if name == "mul" else 1 / factor
         return replace(value, scale=value.scale * factor, bias=value.bias * factor)
     if name in ("_softmax", "_safe_softmax") and call.argument("dim") in (-1, len(shape) - 1):
+        if np.ndim(value.factor) or value.divided:
+            raise UnpredictedError("attention scores and numbers that differ")
         return replace(value, normalised=True)
     if name == "add" and isinstance(others[0], Known) and call.argument("alpha") == 1:
         return _biased(value, others[0].value, shape)
+    if name == "masked_fill" and not _number(call.argument("value")) and not np.any(value.bias):
+        seen = ~call.argument("mask").value
+        return replace(value, factor=value.factor * _by_heads(value, seen, shape))
     if name == "masked_fill" and _number(call.argument("value")) <= _UNSEEN:
         return _masked(value, call.argument("mask").value, shape)
     if name == "where" and call.argument("self") is value and _number(others[1]) <= _UNSEEN:
@@ -198,13 +212,13 @@ def changed(call: Call, value: Scores) -> Scores:
     raise UnpredictedError(f"{name} of attention scores")
 
 
-def _moves_short_axes(call: Call) -> bool:
+def moves_short_axes(call: Call) -> bool:
     """Whether all axes but those of length 1 stay in order, as ``einsum`` permutes scores."""
     long = _long_axes(call)
     return long == sorted(long)
 
 
-def _exchanges_last(call: Call) -> bool:
+def exchanges_last(call: Call) -> bool:
     """Whether queries and keys are exchanged, and all else but axes of length 1 stays in order."""
     *others, last, first = _long_axes(call)
     return [*others, first, last] == sorted([*others, first, last])
@@ -254,8 +268,19 @@ def _masked(scores: Scores, hidden: Tensor, shape: Sequence[int]) -> Scores:
     return _biased(scores, bias, shape)
 
 
+def _differs(value: Any) -> bool:
+    return isinstance(value, Known) and not is_uniform(value.value)
+
+
 def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
     """Scores, seen in a shape, with something added; the same for all samples."""
+    if np.ndim(scores.factor):
+        raise UnpredictedError("attention scores and numbers that differ")
+    return replace(scores, bias=scores.bias + _by_heads(scores, bias, shape))
+
+
+def _by_heads(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Array:
+    """Numbers beside scores that are seen in a shape, ``[heads, windows, T, S]``."""
     axes = Layout(scores.queries.layout.axes[:-1]).viewed(shape[:-1])[0].axes
     whole = bias.detach().double().cpu().reshape((1,) * (len(shape) - bias.ndim) + bias.shape)
     lengths = whole.shape[:-1]
@@ -280,8 +305,7 @@ def _biased(scores: Scores, bias: Tensor, shape: Sequence[int]) -> Scores:
         math.prod(split.shape[a:b])
         for a, b in pairwise(np.cumsum([0, len(heads), len(windows), len(tokens)]))
     ]
-    added = split.reshape(*counts, shape[-1]).numpy()
-    return replace(scores, bias=scores.bias + added)
+    return np.asarray(split.reshape(*counts, shape[-1]).numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,9 +407,9 @@ def attend(scores: Scores, v: Moments) -> Result:
     if not scores.normalised:
         raise UnpredictedError("scores times values without a softmax")
     q, given = scores.queries, (scores.origin, v)
-    k, v = (_of_own_heads(value, q) for value in (scores.keys, v))
+    k, v = (of_own_heads(value, q) for value in (scores.keys, v))
     sharing = _features(q.layout.axes[:-1]) / _features(k.layout.axes[:-2])
-    orders = [_windows_first(value) for value in (q, k, v)]
+    orders = [windows_first(value) for value in (q, k, v)]
     if k.positions != v.positions:
         raise UnpredictedError("keys and values of different positions")
     Kq, Kk, Kv = (
@@ -421,7 +445,7 @@ def attend(scores: Scores, v: Moments) -> Result:
     return Result(output, pullback)
 
 
-def _of_own_heads(x: Moments, q: Moments) -> Moments:
+def of_own_heads(x: Moments, q: Moments) -> Moments:
     """Keys or values; where they are repeated for several heads of queries, the copies are heads.
 
     What a head makes of its copy has weights of its own before and behind.
@@ -444,7 +468,7 @@ def _copies(x: Moments, q: Moments) -> list[Atom]:
 
 
 def _with_copies(pairs: Exchangeable, alone: Moments, x: Moments) -> Exchangeable:
-    """The gradient of keys or values, from that of what :func:`_of_own_heads` made of them."""
+    """The gradient of keys or values, from that of what :func:`of_own_heads` made of them."""
     if x.positions == alone.positions:
         return pairs
     copies = [atom for atom in x.order if atom not in alone.order]
@@ -474,7 +498,7 @@ def _softmax_of_bias(scores: Scores, k: Moments) -> list[Array]:
     return [block_diag(*np.broadcast_to(head, (windows, T, S))) for head in heads]
 
 
-def _windows_first(value: Moments) -> list[Atom]:
+def windows_first(value: Moments) -> list[Atom]:
     """Positions that attention does not mix, then those that it does."""
     atoms = [a for axis in value.layout.axes[:-1] for a in axis if a.role == "position"]
     if set(atoms) != set(value.order):

@@ -239,6 +239,8 @@ def group_norm(call: Call) -> Result:
     groups, eps = call.argument("group"), call.argument("eps")
     if not isinstance(x, Moments):
         raise UnpredictedError("group norm of values that are no moments")
+    if x.uneven:
+        raise UnpredictedError("a norm of heads that single scores may bring near 0")
     features = x.layout.count("feature") // groups
 
     def own(call: Call) -> Result:
