@@ -196,3 +196,65 @@ def test_gradients_that_pass_some_uses_of_a_weight_state_a_larger_error():
         return attribute(vertices, edges).error[0]
 
     assert error("a", "a", "a") > error("a", "b", "c") + 0.15
+
+
+class TestDoubts:
+    """What the traced pass says of an operation itself belongs to the error before it."""
+
+    def test_add_up_with_their_signs(self):
+        vertices = [Vertex(i, i, 1.0, is_end=i == 2) for i in range(3)]
+
+        def errors(*doubts):
+            edges = {i: [Edge(i + 1, 1.0, doubt=doubt)] for i, doubt in enumerate(doubts)}
+            return attribute(vertices, edges).error
+
+        plain = errors(0.0, 0.0)
+        assert errors(0.3, 0.4)[0] == pytest.approx(math.hypot(plain[0], 0.7))
+        assert errors(0.3, -0.3)[0] == pytest.approx(plain[0])
+        assert errors(0.3, 0.4)[1] == pytest.approx(math.hypot(plain[1], 0.4))
+        assert errors(0.3, 0.4)[2] == plain[2]
+
+    def test_of_a_norm_behind_maxima_over_points(self):
+        """Points of three numbers: samples have less in common than averages over them say."""
+        ratios, stated = [], []
+        for seed in range(8):
+            found = sites_of_points(seed)
+            (site,) = (s for s in found if s.module == "9" and s.operation == "addmm")
+            ratios.append(math.log(site.gradient / site.measured_gradient))
+            stated.append(site.error)
+        assert np.mean(ratios) > 0.3  # a norm that theory takes for smaller than it is
+        assert np.mean(ratios) < 2 * np.mean(stated) < 1.5
+
+    def test_of_norms_that_are_as_predicted_are_none(self):
+        torch.manual_seed(0)
+        layers = [nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU()]
+        layers += [nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)]
+        batch = torch.randn(32, 64), torch.randint(10, (32,))
+        first, *_ = propagate(trace(nn.Sequential(*layers), batch, of_classes)).sites
+        assert first.error == pytest.approx(
+            math.hypot(0.06 * math.sqrt(2), 2 * (2 / 128), 0.03), rel=1e-6
+        )
+
+
+class Largest(nn.Module):
+    def forward(self, x):
+        return x.amax(-1)
+
+
+def of_classes(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def sites_of_points(seed):
+    """A small PointNet."""
+    torch.manual_seed(seed)
+    layers = []
+    for width, wider in ((3, 64), (64, 128), (128, 256)):
+        layers += [nn.Conv1d(width, wider, 1), nn.BatchNorm1d(wider), nn.ReLU()]
+    layers[-1] = Largest()
+    layers += [nn.Linear(256, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)]
+    model = nn.Sequential(*layers)
+    generator = torch.Generator().manual_seed(1000 + seed)
+    points = torch.randn(8, 3, 32, generator=generator)
+    batch = points, torch.randint(10, (8,), generator=generator)
+    return propagate(trace(model, batch, of_classes)).sites

@@ -91,7 +91,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
     growths += _of_heads(found, everything, heads, source)
     weights = found.weights or _measured_alone(found)
     rates = _relative_gradients(weights, source)
-    errors = [site.error for site in sites if math.isfinite(site.error)]
+    errors = [site.by_chance for site in sites if math.isfinite(site.error)]
     return Quantities(
         explosion=max(_beyond(growth, 0.0, _MOST_GROWTH) for growth in growths),
         vanishing=max(_beyond(-growth, 0.0, _MOST_GROWTH) for growth in growths),

@@ -97,12 +97,14 @@ class Edge:
         size: S of the part of the gradient that comes from it.
         width: Features that the operation's weights mix; None if it has none.
         weights: Names of the operation's weights.
+        doubt: What the traced pass says that the logarithm of this gradient lacks.
     """
 
     giver: int
     size: float
     width: int | None = None
     weights: tuple[str, ...] = ()
+    doubt: float = 0.0
 
 
 @dataclass(slots=True)
@@ -114,12 +116,14 @@ class Attribution:
         log_gain: Of each operation that is met, its mean gain.
         branches: Gain of tensors being used more than once, over the whole walk.
         error: Of each tensor, the error of the logarithm of its predicted gradient.
+        doubt: The part of it that the traced pass shows, with its sign.
     """
 
     share: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     log_gain: dict[int, float] = field(default_factory=dict)
     branches: float = 0.0
     error: dict[int, float] = field(default_factory=dict)
+    doubt: dict[int, float] = field(default_factory=dict)
 
 
 def attribute(vertices: Sequence[Vertex], edges: Mapping[int, Iterable[Edge]]) -> Attribution:
@@ -150,7 +154,8 @@ def attribute(vertices: Sequence[Vertex], edges: Mapping[int, Iterable[Edge]]) -
         if not vertex.is_end
     }
     chance = _first(known, onward)
-    result = Attribution(error=_errors(known, onward))
+    error, doubt = _errors(known, onward)
+    result = Attribution(error=error, doubt=doubt)
     gains: dict[int, float] = defaultdict(float)
     for key, vertex in known.items():
         own = onward.get(key, [])
@@ -176,29 +181,35 @@ def _first(known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]) -> di
     return {key: size / total for key, size in sizes.items()}
 
 
-def _errors(known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]) -> dict[int, float]:
-    """Errors of gradients, which add up on the way back."""
+def _errors(
+    known: dict[int, Vertex], onward: Mapping[int, Sequence[Edge]]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Errors of gradients, and the doubts among them, which add up on the way back."""
     layers: dict[int, float] = {}
     widths: dict[int, float] = {}
+    doubts: dict[int, float] = {}
     again = _used_again(known, onward)
     for key in reversed(known):
         own = onward.get(key, [])
         total = sum(edge.size for edge in own)
-        layers[key] = widths[key] = 0.0
+        layers[key] = widths[key] = doubts[key] = 0.0
         for edge in own:
             part = edge.size / total
             has_weights = edge.width is not None
             layers[key] += part * (layers[edge.giver] + has_weights)
             widths[key] += part * (widths[edge.giver] + (1 / edge.width if edge.width else 0.0))
-    return {
+            doubts[key] += part * (doubts[edge.giver] + edge.doubt)
+    errors = {
         key: math.hypot(
             _A_LAYER * math.sqrt(layers[key]),
             _OVER_WIDTH * widths[key],
             _WHOLE,
             again.get(key, 0.0),
+            doubts[key],
         )
         for key in known
     }
+    return errors, doubts
 
 
 def _used_again(

@@ -126,7 +126,7 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
                 size = size_of(receiver, share.pairs.mean_diagonal)
                 width = receiver.layout.count("feature") if pulled.weights else None
                 names = tuple(name for name, _ in pulled.weights)
-                edge = Edge(id(value), size, width, names)
+                edge = Edge(id(value), size, width, names, pulled.doubt)
                 back.edges.setdefault(id(receiver), []).append(edge)
             if not keep:
                 forward.pullbacks[node.number][index] = None

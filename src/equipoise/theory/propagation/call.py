@@ -98,10 +98,13 @@ class Pulled:
     Args:
         inputs: Pairs of an input and the gradient that it receives.
         weights: Pairs of a parameter's name and the mean squared gradient of its elements.
+        doubt: What the logarithm of these gradients lacks, as the traced pass shows of the
+            operation itself.
     """
 
     inputs: Sequence[tuple[Moments, Gradient]] = ()
     weights: Sequence[tuple[str, float]] = ()
+    doubt: float = 0.0
 
 
 Pullback: TypeAlias = Callable[[Gradient], Pulled]
@@ -151,7 +154,7 @@ def chained(first: Result, second: Result) -> Result:
                 before = first.pullback(share)
                 inputs += before.inputs
                 weights += before.weights
-        return Pulled(inputs, weights)
+        return Pulled(inputs, weights, pulled.doubt)
 
     return Result(second.output, pullback, second.others)
 

@@ -358,6 +358,7 @@ def _site(
         share=attribution.share.get(node.number, 0.0),
         log_gain=attribution.log_gain.get(node.number, 0.0),
         error=attribution.error.get(id(value), math.nan),
+        doubt=attribution.doubt.get(id(value), 0.0),
         row_correlation=(
             moments.row_correlation
             if moments and (moments.gaussian or moments.positions <= _FEWEST_POSITIONS)

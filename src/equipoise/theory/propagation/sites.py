@@ -28,12 +28,13 @@ class Site:
         share: The part of the gradient that passes it on the way from the loss to the first
             weights, as :mod:`~equipoise.theory.propagation.attribution` defines it.
         log_gain: Logarithm of the factor that it puts on the scale-free gradient.
-        error: Standard error of the logarithm of the predicted gradient.
+        error: Standard error of the logarithm of the predicted gradient, doubt included.
         row_correlation: Predicted second moment of two rows over that of one; rows are samples
             and their positions. None behind a nonlinear operation at many positions, whose pairs
             nothing else asks for.
         measured_correlation: That of two samples, of the traced pass; None where nothing is
             predicted.
+        doubt: What that logarithm lacks by what the traced pass shows of norms on the way back.
     """
 
     node: int
@@ -53,6 +54,12 @@ class Site:
     error: float = math.nan
     row_correlation: float | None = None
     measured_correlation: float | None = None
+    doubt: float = 0.0
+
+    @property
+    def by_chance(self) -> float:
+        """The part of the error that differs from one draw of weights to another."""
+        return math.sqrt(max(self.error**2 - self.doubt**2, 0.0))
 
     @property
     def is_predicted(self) -> bool:

@@ -54,6 +54,8 @@ EQUAL_ROWS = "batch norm of rows that are all equal"
 _FEWEST_FEATURES = 4
 # With more directions that rows span, elements are as good as Gaussian after batch norm.
 _SPHERICAL = 2000
+# Of the rows that were drawn, beyond the scatter of features.
+_BY_CHANCE = 0.05
 # Of two rows one is the negative of the other, and nothing of a gradient is left.
 _FEWEST_DIRECTIONS = 2
 
@@ -100,6 +102,7 @@ def batch_norm(call: Call) -> Result:
     if x.filters and x.filters.of_data:
         gain /= (trace + eps) * rows.inverse
     back = _WayBack(rows, normal, square * gain)
+    doubt = _doubt(call, x, rows.inverse * gain)
 
     def pulled(pairs: Exchangeable, gradient: Gradient) -> Pulled:
         excess = gradient.excess
@@ -108,7 +111,8 @@ def batch_norm(call: Call) -> Result:
         if x.steady:  # it has nothing along x, which the norm before need not take off again
             nothing = pairs.times(x.correlation) * -1.0
             excess = nothing if excess is None else nothing + excess
-        return Pulled([(x, Gradient(pairs, gradient.weight, excess, filters=filters))])
+        own = Gradient(pairs, gradient.weight, excess, filters=filters)
+        return Pulled([(x, own)], doubt=doubt)
 
     def pullback(gradient: Gradient) -> Pulled:
         return pulled(back(gradient.pairs, _along(gradient)), gradient)
@@ -117,6 +121,26 @@ def batch_norm(call: Call) -> Result:
         return pulled(_PulledLater(back, gradient.pairs, _along(gradient)), gradient)
 
     return Result(output, pullback, _nothing(call), deferred)
+
+
+def _doubt(call: Call, x: Moments, predicted: float) -> float:
+    """Logarithm of the average of 1/S over features, measured over predicted.
+
+    It is 0 within two standard errors of as many features, and where it is not known: after a
+    change, and of a part of a concatenation. Gradients before the norm are off by as much: where
+    samples have less in common than theory says, as behind maxima over points, or rows fewer
+    directions.
+    """
+    roots = call.node.outputs[2] if len(call.node.outputs) > 2 else None
+    if roots is None or roots.is_meta or roots.numel() != x.layout.count("feature"):
+        return 0.0
+    squares = roots.detach().double().square().cpu().numpy()
+    mean, count = float(squares.mean()), len(squares)
+    if count < 2 or not mean > 0 or not predicted > 0:
+        return 0.0
+    found = math.log(mean / predicted)
+    by_chance = 2 * float(squares.std()) / mean / math.sqrt(count)
+    return math.copysign(max(abs(found) - by_chance - _BY_CHANCE, 0.0), found)
 
 
 def _along(gradient: Gradient) -> float:
