@@ -17,14 +17,14 @@ Symbols: n = B - 1, ν = B - 3, c, b: as above, s: c sinh² u, so that x = z + s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.numerics.special import gamma_ratio
-from equipoise.theory.batch_norm.averages.reach import LEFT_OUT, exponent
+from equipoise.theory.batch_norm.averages.reach import exponent
 from equipoise.theory.batch_norm.disc import circles as of
+from equipoise.theory.batch_norm.disc.over_z import averages_over_z
 
 Array = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ class DiscLaw:
             c: Bε/κ.
         """
         base, b, s = self.base(c)
-        inverse, _ = _of_z(self.batch_size - 3, b, s)
+        inverse, _ = averages_over_z(self.batch_size - 3, b, s)
         M = self.averages[of.SLOPE :] / kappa[:, None, None]
         weights = np.stack([base, base * inverse], 1)  # [points, 2, radii]
         s2, s2R2 = np.moveaxis(M @ weights.swapaxes(1, 2), -1, 0).swapaxes(1, 2)
@@ -117,7 +117,7 @@ class DiscLaw:
         """
         nu = self.batch_size - 3
         base, b, s = self.base(c)
-        inverse, amplitude = _of_z(nu, b, s)
+        inverse, amplitude = averages_over_z(nu, b, s)
         x = base * (nu * (nu + 2) + nu * (b + s) + b * s)
         xR = base * (nu * (nu + 2) + 2 * nu * b + b * b)
         weights = np.concatenate([base * (nu + b), base, base * inverse, x, xR])
@@ -219,32 +219,3 @@ def _along_g(batch_size: int, s2: Array, s2R2: Array, first: int = 0) -> tuple[A
     )
     own = (batch_size - 1) * s2[one] - 2 * s2[square] + s2R2[square]
     return own, s2[both] + 2 * s2[product] - s2R2[product]
-
-
-def _of_z(nu: int, b: Array, s: Array) -> tuple[Array, Array]:
-    """E[(z + s)/(z + b)], which is R², and E[(z + b)^1.5], for z of ν degrees of freedom."""
-    if not b.any():  # ε = 0: R = 1
-        return np.ones_like(b), np.full_like(b, nu**1.5 * gamma_ratio(nu / 2, 1.5))
-    # Below the smallest b, 1/(z + b) is flat, so the density's own decay suffices from there on.
-    z, weight = _chi_squared(
-        nu, min(0.0, float(np.log(max(b.min(), 1e-300) / nu))) if nu <= 2 else 0.0
-    )
-    sums = z + b[..., None]
-    amplitude = (sums * np.sqrt(sums)) @ weight
-    inverse = np.reciprocal(sums, out=sums)
-    return inverse @ (z * weight) + s * (inverse @ weight), amplitude
-
-
-@lru_cache(maxsize=8)
-def _chi_squared(nu: int, lowest: float) -> tuple[Array, Array]:
-    """Nodes z and weights for averages over χ² of ν degrees of freedom, from e^lowest·ν on."""
-    spread = np.sqrt(2 / nu)
-    step = min(0.18, 0.45 * spread)
-    d = np.arange(lowest - 13 * spread - 80 / nu, 13 * spread, step)
-    density = nu / 2 * (d - np.expm1(d))
-    kept = density > -LEFT_OUT - (0.0 if nu > 2 else -lowest)
-    d, density = d[kept], density[kept]
-    z, weight = nu * np.exp(d), np.exp(density)
-    weight /= weight.sum()
-    z.flags.writeable = weight.flags.writeable = False
-    return z, weight
