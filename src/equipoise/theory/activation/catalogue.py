@@ -256,6 +256,13 @@ def _sech2(x: Tensor) -> Tensor:
     return torch.cosh(x).square().reciprocal()  # 0 where cosh overflows
 
 
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def _selu_slope(x: Tensor) -> Tensor:
+    return _SELU_SCALE * torch.where(x > 0, 1.0, _SELU_ALPHA * torch.exp(x.clamp(max=0)))
+
+
 def _sigmoid_slope(x: Tensor) -> Tensor:
     return torch.sigmoid(x) * torch.sigmoid(-x)
 
@@ -278,7 +285,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_slope),
         Activation("silu", F.silu, _silu_slope),
         Activation("mish", lambda x: x * torch.tanh(F.softplus(x, threshold=40.0)), _mish_slope),
-        Activation("selu", F.selu, kinks=(Kink(0.0),)),
+        Activation("selu", F.selu, _selu_slope, (Kink(0.0),)),
         Activation(
             "relu6",
             F.relu6,
