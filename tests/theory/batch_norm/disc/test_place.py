@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from equipoise.theory import Setting, as_activation
 from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.disc import circles as circles_module
 from equipoise.theory.batch_norm.disc import place as module
 from equipoise.theory.batch_norm.disc.circles import Circles, Radii
 from equipoise.theory.batch_norm.disc.law import numbers
 from equipoise.theory.batch_norm.disc.place import place
+from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 
 
 def all_numbers(law, kappa):
@@ -62,3 +65,51 @@ def test_both_rules_call_the_activation_once(phi):
     assert len(calls) == 1
     alone = circles.averages(Radii(rho[:5], fine=True))
     np.testing.assert_allclose(together[1], alone[0], rtol=1e-12, atol=1e-300)
+
+
+def test_singular_radii_that_nearly_coincide_cost_no_digits():
+    """One kink leaves at u = 0.789, both at once within 0.0005 of that."""
+    assert solve(Setting("hardtanh", 8, beta=0.7403, eps=0.01)).rate.relative_error < 1e-11
+
+
+def test_both_rules_are_exact_where_no_circle_meets_the_kink():
+    f = Response.of(Setting("relu", 4, beta=1.6))
+    circles = Circles.of(f, 4, 0.9, 0.0)
+    rho = np.linspace(0.01, 0.9, 12)
+
+    def apart(circles):
+        coarse, fine = circles.averages(Radii(rho, False), Radii(rho, True))
+        return (np.abs(coarse - fine) / np.abs(fine).max(0)).max()
+
+    assert apart(circles) < 1e-14
+    assert apart(replace(circles, band=0)) > 1e-11
+
+
+def oscillating(x):
+    return torch.sin(60 * x)
+
+
+def bump(x):
+    return torch.tanh(x) + torch.exp(-(((x - 0.4) / 0.003) ** 2))
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.3])
+def test_what_oscillates_needs_fewer_nodes_on_whole_circles_than_between_cuts(monkeypatch, eps):
+    setting = Setting(as_activation(oscillating), 8, beta=0.2, eps=eps)
+    f = Response.of(setting).within(8)
+    circles = Circles.of(f, 8, 0.99, 8 * eps)
+    ours = solve(setting)
+    monkeypatch.setattr(circles_module, "_FREQUENCIES", ())
+    between_cuts = Circles.of(f, 8, 0.99, 8 * eps)
+    assert 5 * circles.points(True) < between_cuts.points(True)
+    solve_by_quadrature.cache_clear()
+    for one, two in zip(ours.numbers, solve(setting).numbers, strict=True):
+        assert abs(one.value - two.value) <= one.error + two.error
+
+
+def test_a_narrow_place_is_cut_though_nodes_on_a_circle_may_miss_it(monkeypatch):
+    f = Response.of(Setting(as_activation(bump), 8)).within(8)
+    assert Circles.of(f, 8, 0.99, 0.0).cuts.size > 10
+    # Where 128 nodes are trusted, they see a smooth function.
+    monkeypatch.setattr(circles_module, "_FREQUENCIES", (128,))
+    assert circles_module._band(f, np.sqrt(7) * 0.99) < 128

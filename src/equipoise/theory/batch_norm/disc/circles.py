@@ -11,7 +11,8 @@ Values are taken less f(β): where samples are almost equal, their differences k
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -49,8 +50,10 @@ _PRODUCTS = np.array(
 _TOUCHING = 1e-26
 # Circles of the same nodes are used for radii down to this part of those they were chosen for.
 _SPARE = 1.6
-# A function of a wider band is cut instead.
-_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 320, 1e-8, (128, 512)
+# A function of a wider band is cut, unless it oscillates so often that cuts need more nodes.
+_WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 320, 1e-8, (128, 512, 2048, 8192)
+# Nodes that see the narrowest panel between cuts.
+_NODES_PER_PANEL = 4
 # Rules between cuts, coarse and fine: of polynomials, beside powers, and beside infinite slopes.
 _BETWEEN = panels.analytic(10), panels.analytic(14)
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
@@ -104,16 +107,28 @@ class Circles:
     @classmethod
     def of(cls, f: Response, batch_size: int, reach: float, c: float) -> Circles:
         """Choose nodes or cuts for radii up to ``reach``, where Bε/κ is at least c."""
+        root = math.sqrt(batch_size - 1)
+        smooth = cls(f, batch_size, np.empty(0), 0, reach=reach, c=c)
         if not (f.kinks.size or f.activation.turns):
-            band = _band(f, np.sqrt(batch_size - 1) * reach)
+            band = _band(f, root * reach)
             if band <= _WIDEST_BAND:
-                return cls(f, batch_size, np.empty(0), band, reach=reach, c=c)
+                return replace(smooth, band=band)
         missed = 0.0, 0.0
+        wide = f.gamma * root * reach
         if f.is_homogeneous:
             cuts = f.kinks
         else:
-            wide = f.gamma * np.sqrt(batch_size - 1)
-            cuts, missed = resolving_cuts(f, batch_size, wide * reach, c)
+            cuts, missed = resolving_cuts(f, batch_size, wide, c)
+        if not (cuts.size or f.has_powers):  # all angles at once are too wide for those rules
+            band = _band(f, root * reach)
+            if band <= _WIDEST_BAND:
+                return replace(smooth, band=band)
+        if cuts.size > 1 and not f.kinks.size:
+            nodes = (2 * cuts.size + 1) * sum(rule.left.size for rule in _BETWEEN)
+            least = _NODES_PER_PANEL * np.pi * wide / np.diff(cuts).min()
+            # The finer of both trapezoidal rules has half as many nodes again.
+            if least < nodes and 2.5 * (band := _band(f, root * reach, least)) < nodes:
+                return replace(smooth, band=band)
         rules = _BETWEEN
         if f.has_powers:
             rules = INFINITE if f.has_infinite_slopes else _POWERS
@@ -343,18 +358,23 @@ def _products(left: Array, right: Array) -> Array:
     return np.asarray(flat.reshape(*left.shape[:2], -1))
 
 
-def _band(f: Response, reach: float) -> int:
+def _band(f: Response, reach: float, least: float = 0.0) -> int:
     """Nodes on half a circle that resolve products of values and slopes.
 
     Products of what decays like a power have the same decay, and m nodes see frequencies up to
     2m: the frequencies of f itself from m on need only be small.
+
+    Args:
+        f: The response.
+        reach: The largest y.
+        least: Nodes among which no place is too narrow to be seen.
     """
-    for count in _FREQUENCIES:
+    for count in (count for count in _FREQUENCIES if count >= least):
         phi = np.pi / count * (np.arange(count) + 0.5)
         both = np.array(f(f.gamma * reach * np.multiply.outer([1.0, 0.7], np.cos(phi)) + f.beta))
         size = np.abs(dct(both))  # [2, radii, frequencies]: f is even in φ
         size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
         band = int(np.flatnonzero(size > _BAND_GOAL)[-1]) + 6
         if band < 0.7 * count:  # frequencies that are not seen would look like those above
-            break
-    return max(12, band)
+            return max(12, band)
+    return sys.maxsize

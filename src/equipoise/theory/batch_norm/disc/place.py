@@ -9,6 +9,7 @@ independent computation of every number.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +34,12 @@ _ROOTS = (16, 24), (22, 30)
 _RARE, _PARTS = np.array([6.0, 14.0, 24.0, 32.0]), (1.0, 0.72, 0.56, 0.4, 0.28)
 # Longest panel: in u, and in standard deviations. Which part of it is short.
 _LONGEST, _LONGEST_SPREADS, _SHORT = 1.2, 3.2, 0.55
+# Beside two singular radii that nearly coincide, panels grow by this factor.
+_GROWTH = 8.0
 _GOAL, _MOST_ROUNDS = 3e-12, 12
 _NOISE, _STEADY = 1e-4, 0.6
 # Points in all: beyond, panels stay as they are and the error says so.
-_MOST_POINTS = 3_000_000
+_MOST_POINTS = 12_000_000
 # What each average is compared with: the size of its own kind.
 _SIZE_OF = np.arange(of.COUNT)
 _SIZE_OF[[of.PAIR]] = of.OWN
@@ -79,8 +82,10 @@ def place(
         missed = (np.abs(fine - coarse) / compared)[:, _COMPARED].max((0, 1))
         failing = missed > _GOAL
         total = float(missed[failing].sum())
-        # What halves of halves leave as large as it was is the rounding of values.
-        steady = steady + 1 if _STEADY * before < total < _NOISE else 0
+        # What halves of halves leave as large as it was is the rounding of values, unless it
+        # stays on a single panel: beside singular radii that nearly coincide.
+        lasting = _STEADY * before < total < _NOISE and np.count_nonzero(failing) > 1
+        steady = steady + 1 if lasting else 0
         if steady == 2 or points >= _MOST_POINTS or turn + 1 == _MOST_ROUNDS:
             failing[:] = False
         before = total
@@ -132,7 +137,7 @@ def _first_panels(
         near = np.arctanh(near[near < math.tanh(end)])
         near = near[(abs(near[:, None] - at) > 1e-9 * longest).all(1)]
         edges = np.concatenate([edges, near])
-    edges = np.unique(edges)
+    edges = np.unique(np.concatenate([edges, _between_close(edges, at)]))
     width = edges[1:] - edges[:-1]
     parts = np.maximum(np.ceil(width / longest), 1).astype(np.intp)
     number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -142,6 +147,23 @@ def _first_panels(
         return left, right, np.zeros((left.size, 2), dtype=bool)
     singular = np.isin(np.append(left, end), at)
     return left, right, np.stack([singular[:-1], singular[1:]], 1)
+
+
+def _between_close(edges: Array, singular: Array) -> Array:
+    """Edges of panels that grow by a factor away from two singular radii close to each other."""
+    close: list[float] = []
+    for near, far in itertools.pairwise(np.sort(singular).tolist()):
+        gap = far - near
+        below, above = edges[edges < near], edges[edges > far]
+        step = gap * _GROWTH
+        while below.size and step * _GROWTH < near - below.max():
+            close.append(near - step)
+            step *= _GROWTH
+        step = gap * _GROWTH
+        while above.size and step * _GROWTH < above.min() - far:
+            close.append(far + step)
+            step *= _GROWTH
+    return np.array(close)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
