@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from equipoise.records import Estimate
 from equipoise.theory import Setting
+from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.fixed_point import interpolate as module
 from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
@@ -194,3 +196,41 @@ def test_a_node_with_a_large_error_does_not_spoil_the_others(monkeypatch):
     betas = np.linspace(-1, 1, 300).tolist()
     found = interpolate(BETA, [Setting("tanh", 8, beta=beta) for beta in betas])
     assert max(found[i].rate.error for i in range(150, 300)) < 1e-10
+
+
+@pytest.mark.parametrize("gamma", [0.6, 1.3, 2.5])
+@pytest.mark.parametrize(("name", "batch_size"), [("relu", 4), ("hardtanh", 8), ("relu6", 5)])
+def test_beta_breaks_where_gamma_does(name, batch_size, gamma):
+    """Both say where a kink, or a pair, meets the end of what samples span."""
+    f = Response.of(Setting(name, batch_size, gamma=gamma))
+    betas = compute.betas_of_breaks(f, batch_size)
+    assert betas.size
+    for beta in betas.tolist():
+        gammas = compute.gammas_of_breaks(replace(f, beta=beta), batch_size)
+        assert abs(gammas - gamma).min() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("axis", "plain", "values", "most"),
+    [
+        (GAMMA, Setting("relu", 4, beta=0.3), np.geomspace(0.1, 3, 1000), 160),
+        (BETA, Setting("hardtanh", 5), np.linspace(-2, 2, 1000), 330),
+        (BETA, Setting("relu", 8, eps=1e-5), np.linspace(-2, 2, 1000), 230),
+        (BETA, Setting("hardtanh", 8, eps=0.01), np.linspace(0, 1.94, 1000), 270),
+    ],
+    ids=lambda part: getattr(part, "name", ""),
+)
+def test_few_settings_are_solved_across_kinks_that_leave_and_up_to_a_collapse(
+    monkeypatch, axis, plain, values, most
+):
+    """Where intervals ended at their middles alone, these were 450, 620, 510 and 340."""
+    asked = []
+    monkeypatch.setattr(module, "solve", lambda setting: asked.append(setting) or solve(setting))
+    sweep = [replace(plain, **{axis.name: value}) for value in values.tolist()]
+    found = interpolate(axis, sweep)
+    left = len(sweep) - len(found)
+    assert len(asked) + left <= most
+    between = [i for i, solution in found.items() if interpolated(solution)]
+    for i in between[::97]:
+        for alone, many in zip(solve(sweep[i]).numbers, found[i].numbers, strict=True):
+            assert abs(alone.value - many.value) <= alone.error + many.error

@@ -77,9 +77,28 @@ def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) 
 
 def breaks(f: Response, batch_size: int) -> Array:
     """Radii in (0, 1) at which a kink, or a pair of kinks, leaves the reachable region."""
-    B, at = batch_size, (f.kinks - f.beta) / f.gamma
+    found = gammas_of_breaks(f, batch_size) / f.gamma
+    return np.asarray(found[found < 1])
+
+
+def gammas_of_breaks(f: Response, batch_size: int) -> Array:
+    """Every γ at which a kink, or a pair, meets the end of what samples span at this β."""
+    B, at = batch_size, f.kinks - f.beta
     a, b = at[:, None], at
-    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/R.
+    # Z = B(B−2) − B(w₁² + w₂²) + (w₁ − w₂)² = 0 at (a, b)/γ.
     pairs = np.sqrt((B * (a**2 + b**2) - (a - b) ** 2) / (B * (B - 2)))
     found = np.unique(np.append(np.abs(at) / np.sqrt(B - 1), pairs))
-    return np.asarray(found[(found > 0) & (found < 1)])
+    return np.asarray(found[found > 0])
+
+
+def betas_of_breaks(f: Response, batch_size: int) -> Array:
+    """Every β at which a kink, or a pair, meets the end of what samples span at this γ."""
+    B, at = batch_size, f.kinks
+    middle, apart = (at[:, None] + at) / 2, at[:, None] - at
+    # The same Z, with w₁² + w₂² from the middle of both kinks and their distance.
+    squares = (B - 2) * (B * f.gamma**2 - apart**2 / 2) / (2 * B)
+    pairs = np.where(squares > 0, np.sqrt(np.maximum(squares, 0)), np.nan)
+    wide = f.gamma * np.sqrt(B - 1)
+    every = at - wide, at + wide, middle - pairs, middle + pairs
+    found = np.concatenate([part.ravel() for part in every])
+    return np.unique(found[np.isfinite(found)])

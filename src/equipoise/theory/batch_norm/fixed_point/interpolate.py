@@ -1,9 +1,10 @@
 r"""Solve some settings of a sweep, and interpolate the others.
 
 Along γ, β or B alone, numbers are smooth in log γ, β and 1/B, except where a fixed point appears
-or a kink meets the end of what samples span. The settings nearest to Chebyshev points are solved,
-twice as many until the polynomial's coefficients :math:`c_k` have fallen below a goal; an interval
-on which they do not is halved, and so on while it holds enough settings. The error of a number
+or a kink meets the end of what samples span: intervals end there, and nodes crowd towards such
+ends. Chebyshev points are solved, twice as many until the polynomial's coefficients :math:`c_k`
+have fallen below a goal; an interval on which they do not is halved, and so on while it holds
+enough settings. Along B nodes are the settings nearest to those points. The error of a number
 has two parts: what the errors of the solved settings make of it, and the coefficients left out,
 
 .. math:: |f - p_n| \le (1 + \Lambda_n)\sum_{k>n}|c_k|
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,23 +30,73 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
+from equipoise.theory.batch_norm.averages import compute
+from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve
 from equipoise.theory.batch_norm.setting import Setting
 
 Array = NDArray[np.float64]
 
-# Degrees of the coarsest polynomial and of the finest, and settings per degree at least, so that
-# some lie near Chebyshev points.
-_LOWEST, _HIGHEST, _PER_DEGREE = 8, 64, 1.5
-# Relative error at which a polynomial is accepted, from how many coefficients it is told, and the
-# largest Lebesgue constant.
-_GOAL, _LAST, _LEBESGUE = 1e-10, 4, 30.0
+# Degrees of the coarsest polynomial and of the finest, and settings per degree at least.
+_LOWEST, _HIGHEST, _PER_DEGREE = 8, 128, 1.5
+# Relative error at which a polynomial is accepted, and where no higher degree would do; from how
+# many coefficients it is told, and the largest Lebesgue constant.
+_GOAL, _ENOUGH, _LAST, _LEBESGUE = 1e-10, 1e-8, 4, 30.0
 # A node whose error is so many times the usual one would spoil its neighbours.
 _UNUSUAL = 30
 # Settings between nodes that are solved as well. Their places follow the golden ratio, which
 # hardly any period of a sweep and its nodes agrees with.
 _TRIED, _GOLDEN = 7, (math.sqrt(5) - 1) / 2
+# A break this part of an interval away is one at its end.
+_BESIDE = 0.05
+# From here on coefficients fall fast enough also across what a kink leaves: like k^-6 and faster.
+_SMOOTH_BATCH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Coordinates between two ends, and whether numbers break there.
+
+    They are x = low + (high − low) s; near a break s is like the square of a variable t from
+    −1 to 1, which turns half-integer powers into whole ones.
+    """
+
+    low: float
+    high: float
+    breaks: tuple[bool, bool] = (False, False)
+
+    def cut(self, end: float, start: float, breaks: bool = False) -> list[_Interval]:
+        """The parts up to one place and from another on, and whether numbers break there."""
+        first, last = self.breaks
+        return [
+            _Interval(self.low, end, (first, breaks)),
+            _Interval(start, self.high, (breaks, last)),
+        ]
+
+    def coordinates(self, t: Array) -> Array:
+        """Give x at every t."""
+        u = (1 + t) / 2
+        s = {
+            (False, False): u,
+            (True, False): u * u,
+            (False, True): u * (2 - u),
+            (True, True): np.sin(np.pi / 2 * u) ** 2,
+        }[self.breaks]
+        # Ends are met exactly.
+        return np.where(u < 1, self.low + (self.high - self.low) * s, self.high)
+
+    def variables(self, x: Array) -> Array:
+        """Give t at every x."""
+        s = (x - self.low) / (self.high - self.low)
+        rest = (self.high - x) / (self.high - self.low)
+        u = {
+            (False, False): s,
+            (True, False): np.sqrt(s),
+            (False, True): 1 - np.sqrt(rest),
+            (True, True): 2 / np.pi * np.arctan2(np.sqrt(s), np.sqrt(rest)),
+        }[self.breaks]
+        return np.asarray(2 * u - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +109,15 @@ class Axis:
         width: The largest distance of two nodes: along β one standard deviation of what the
             activation sees, which numbers are averages over; at small batches, whose samples
             have sharp ends, they may still change within it.
+        value: The field's value from the coordinate; None where nodes must be settings.
+        breaks: Values of the field at which numbers are not smooth.
     """
 
     name: str
     coordinate: Callable[[float], float]
     width: Callable[[Setting, Solution], float]
+    value: Callable[[float], float] | None
+    breaks: Callable[[Setting], Array]
 
     def at(self, setting: Setting) -> float:
         """The coordinate of a setting."""
@@ -71,6 +128,23 @@ class Axis:
         names = (field.name for field in fields(setting))
         return tuple(getattr(setting, name) for name in names if name != self.name)
 
+    def intervals(self, first: Setting, last: Setting) -> list[_Interval]:
+        """Those between two settings that end where numbers break."""
+        low, high = self.at(first), self.at(last)
+        at = np.empty(0)
+        if first.batch_size < _SMOOTH_BATCH:
+            at = np.sort([self.coordinate(value) for value in self.breaks(first).tolist()])
+        between = at[(at > low) & (at < high)].tolist()
+        return [
+            _Interval(*ends, (_beside(at, *ends), _beside(at, *reversed(ends))))
+            for ends in pairwise([low, *between, high])
+        ]
+
+
+def _beside(breaks: Array, end: float, other: float) -> bool:
+    """Whether numbers break at or near one end of an interval."""
+    return bool((abs(breaks - end) <= _BESIDE * abs(other - end)).any())
+
 
 def _deviation(setting: Setting, solution: Solution) -> float:
     """About γR, the standard deviation of γRw + β."""
@@ -79,9 +153,18 @@ def _deviation(setting: Setting, solution: Solution) -> float:
 
 
 AXES = (
-    Axis("gamma", math.log, lambda setting, solution: 1.0),
-    Axis("beta", float, _deviation),
-    Axis("batch_size", lambda B: 1 / B, lambda setting, solution: 1.0),
+    Axis(
+        *("gamma", math.log, lambda setting, solution: 1.0, math.exp),
+        lambda setting: compute.gammas_of_breaks(Response.of(setting), setting.batch_size),
+    ),
+    Axis(
+        *("beta", float, _deviation, float),
+        lambda setting: compute.betas_of_breaks(Response.of(setting), setting.batch_size),
+    ),
+    Axis(
+        *("batch_size", lambda B: 1 / B, lambda setting, solution: 1.0, None),
+        lambda setting: np.empty(0),
+    ),
 )
 
 
@@ -99,16 +182,12 @@ def interpolate(axis: Axis, settings: Sequence[Setting]) -> dict[int, Solution]:
         places.setdefault(axis.at(setting), []).append(i)
     points = np.array(sorted(places))
     sweep = _Sweep(axis, [settings[places[at][0]] for at in points.tolist()], points)
-    parts = [(0, len(points))]
+    parts = axis.intervals(sweep.settings[0], sweep.settings[-1])
     while parts:
-        start, end = parts.pop()
-        try:
-            done = end - start < _PER_DEGREE * 2 * _LOWEST or sweep.cover(start, end)
-        except ValueError:  # the caller meets it again, by itself
-            done = True
-        if not done:
-            middle = int(np.searchsorted(points, (points[start] + points[end - 1]) / 2))
-            parts += [(start, middle), (middle, end)]
+        part = parts.pop()
+        if sweep.count(part) >= _PER_DEGREE * 2 * _LOWEST:
+            with suppress(ValueError):  # the caller meets it again, by itself
+                parts += sweep.cover(part)
     return {i: solution for place, solution in sweep.found.items() for i in places[points[place]]}
 
 
@@ -117,42 +196,87 @@ class _Sweep:
 
     def __init__(self, axis: Axis, settings: Sequence[Setting], points: Array) -> None:
         self.found: dict[int, Solution] = {}
-        self._axis, self._settings, self._points = axis, settings, points
+        self._axis, self.settings, self._points = axis, settings, points
+        self._place = {at: place for place, at in enumerate(points.tolist())}
+        self._between: dict[float, Solution] = {}
 
-    def cover(self, start: int, end: int) -> bool:
-        """Interpolate on one interval; whether nothing is gained by halving it.
+    def _halves(self, part: _Interval) -> list[_Interval]:
+        """Both halves; along B these end at settings."""
+        middle = float(part.coordinates(np.zeros(1))[0])
+        if self._axis.value is not None:
+            return part.cut(middle, middle)
+        place = int(np.searchsorted(self._points, middle))
+        return part.cut(*self._points[[place - 1, place]].tolist())
 
-        That is so if coefficients fall, and if all samples collapse.
+    def _apart(self, part: _Interval, nodes: Array, alive: Sequence[bool]) -> list[_Interval]:
+        """Both sides of a pair of settings, one of which has collapsed."""
+        first = next(i for i, (one, two) in enumerate(pairwise(alive)) if one != two)
+        low, high = np.searchsorted(self._points, nodes[first : first + 2])
+        low = max(low - 1, 0) if self._points[low] > nodes[first] else low
+        while high - low > 1:
+            middle = (low + high) // 2
+            lives = self._solved(float(self._points[middle])).kappa.value > 0
+            low, high = (middle, high) if lives == alive[first] else (low, middle)
+        end, start = self._points[[low, high]].tolist()
+        return part.cut(end, start, breaks=self._axis.value is not None)
+
+    def _slice(self, part: _Interval) -> slice:
+        start = np.searchsorted(self._points, part.low)
+        return slice(int(start), int(np.searchsorted(self._points, part.high, side="right")))
+
+    def count(self, part: _Interval) -> int:
+        """How many settings lie there."""
+        return len(self._points[self._slice(part)])
+
+    def cover(self, part: _Interval) -> list[_Interval]:
+        """Interpolate on an interval, or give its parts on which to try.
+
+        There are none if coefficients fall, and if all samples collapse.
 
         Raises:
             ValueError: If a setting is refused.
         """
-        points = self._points[start:end]
+        inside = self._slice(part)
+        points = self._points[inside]
+        left: list[float] = []  # by how much the last coefficients of each degree miss the goal
         degree = _LOWEST
         while degree <= _HIGHEST and _PER_DEGREE * degree <= len(points):
-            chosen = _near_chebyshev_points(points, degree)
-            nodes = (start + chosen).tolist()
-            solutions = [self._solved(node) for node in nodes]
+            nodes = self._nodes(part, points, degree)
+            solutions = [self._solved(at) for at in nodes.tolist()]
             alive = [solution.kappa.value > 0 for solution in solutions]
+            if not any(alive):
+                return []
             if not all(alive):
-                return not any(alive)
+                return self._apart(part, nodes, alive)
             values, errors = map(np.array, zip(*map(_row, solutions), strict=True))
-            if _uneven(values, errors):
-                return False
-            if np.diff(points[chosen]).max() <= min(map(self._width, nodes)):
-                fit = _fit(points, chosen, values, errors)
-                if fit:
+            fit = _Fit.of(part.variables(nodes), values, errors)
+            if fit is None or _uneven(values, errors):
+                break
+            left.append(fit.missing)
+            final = _is_final(left, degree, len(points))
+            if np.diff(nodes).max() <= min(map(self._width, nodes.tolist(), solutions)):
+                found = fit.at(part.variables(points), _ENOUGH if final else _GOAL)
+                if found:
                     method = f"interpolated between {len(nodes)} settings; {solutions[0].q.method}"
-                    return self._take(start, *fit, method)
+                    taken = self._take(inside.start, *found, method)
+                    return [] if taken else self._halves(part)
+            if final:
+                break
             degree *= 2
-        return False
+        return self._halves(part)
+
+    def _nodes(self, part: _Interval, points: Array, degree: int) -> Array:
+        """Coordinates of nodes, ascending."""
+        if self._axis.value is None:
+            return np.asarray(points[_near_chebyshev_points(points, degree)])
+        return part.coordinates(chebyshev.chebpts2(degree + 1))
 
     def _take(self, start: int, values: Array, bounds: Array, method: str) -> bool:
         """Keep interpolated numbers if they are right at settings that were no nodes."""
         places = np.array([p for p in range(len(values)) if start + p not in self.found])
         tried = np.arange(1, _TRIED + 1) * _GOLDEN % 1 * len(places)
         for place in places[np.unique(tried.astype(int))] if places.size else ():
-            alone = self._solved(start + int(place))
+            alone = self._solved(float(self._points[start + int(place)]))
             if alone.kappa.value == 0:
                 return False
             exact, errors = map(np.array, _row(alone))
@@ -162,13 +286,44 @@ class _Sweep:
             self.found.setdefault(place, _solution(*row, method))
         return True
 
-    def _width(self, place: int) -> float:
-        return self._axis.width(self._settings[place], self.found[place])
+    def _width(self, at: float, solution: Solution) -> float:
+        return self._axis.width(self._setting(at), solution)
 
-    def _solved(self, place: int) -> Solution:
+    def _setting(self, at: float) -> Setting:
+        place = self._place.get(at)
+        if place is not None:
+            return self.settings[place]
+        assert self._axis.value is not None  # else nodes are settings
+        changed: dict[str, Any] = {self._axis.name: self._axis.value(at)}
+        return replace(self.settings[0], **changed)
+
+    def _solved(self, at: float) -> Solution:
+        """The solution at a coordinate."""
+        place = self._place.get(at)
+        if place is None:
+            if at not in self._between:
+                self._between[at] = solve(self._setting(at))
+            return self._between[at]
         if place not in self.found:
-            self.found[place] = solve(self._settings[place])
+            self.found[place] = solve(self.settings[place])
         return self.found[place]
+
+
+def _is_final(left: Sequence[float], degree: int, count: int) -> bool:
+    """Whether no higher degree would do, also if coefficients fell geometrically.
+
+    Args:
+        left: By how much those of every degree so far miss the goal; the last are of ``degree``.
+        degree: Half of the next.
+        count: Settings.
+    """
+    highest = min(_HIGHEST, count / _PER_DEGREE)
+    if 2 * degree > highest:
+        return True
+    if len(left) < 2 or left[-1] <= 1:
+        return False
+    steps = (highest - degree) / (degree / 2)
+    return math.log(left[-1]) + steps * math.log(left[-1] / left[-2]) > 0
 
 
 def _near_chebyshev_points(points: Array, degree: int) -> NDArray[np.intp]:
@@ -181,25 +336,52 @@ def _near_chebyshev_points(points: Array, degree: int) -> NDArray[np.intp]:
     return np.asarray(np.minimum(places, len(points) - 1 - order[::-1]))
 
 
-def _fit(
-    points: Array, chosen: NDArray[np.intp], values: Array, errors: Array
-) -> tuple[Array, Array] | None:
-    """Values and errors at all points from those at some, or None if coefficients do not fall."""
-    degree = len(chosen) - 1
-    scaled = (2 * points - points[0] - points[-1]) / (points[-1] - points[0])
-    basis = chebyshev.chebvander(scaled, degree)
-    try:
-        weights = np.linalg.solve(basis[chosen].T, basis.T).T
-    except np.linalg.LinAlgError:  # points that differ by rounding
-        return None
-    lebesgue = float(np.abs(weights).sum(1).max())
-    last = np.linalg.solve(basis[chosen], values)[-_LAST:]
-    left_out = (1 + lebesgue) * degree * np.abs(last).max(0)
-    allowed = np.maximum(_GOAL * _scale(values).min(0), errors.max(0))
-    if lebesgue > _LEBESGUE or (left_out > allowed).any():
-        return None
-    rounding = 8 * UNIT * lebesgue * np.abs(values).max(0)
-    return weights @ values, np.abs(weights) @ errors + left_out + rounding
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """A polynomial through nodes.
+
+    Args:
+        basis: Chebyshev polynomials at the nodes, of shape ``[nodes, degree + 1]``.
+        values: Numbers there.
+        errors: Theirs.
+        last: The largest of the last coefficients of each number.
+        scale: What the goal is relative to.
+    """
+
+    basis: Array
+    values: Array
+    errors: Array
+    last: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, nodes: Array, values: Array, errors: Array) -> _Fit | None:
+        """Fit; None where nodes differ by rounding."""
+        basis = chebyshev.chebvander(nodes, len(nodes) - 1)
+        try:
+            last: Array = np.abs(np.linalg.solve(basis, values)[-_LAST:]).max(0)
+        except np.linalg.LinAlgError:
+            return None
+        return cls(np.asarray(basis), values, errors, last, _scale(values).min(0))
+
+    def _allowed(self, goal: float) -> Array:
+        return np.asarray(np.maximum(goal * self.scale, self.errors.max(0)))
+
+    @property
+    def missing(self) -> float:
+        """How many times too large the last coefficients are, were nodes Chebyshev points."""
+        return float((4 * len(self.basis) * self.last / self._allowed(_GOAL)).max())
+
+    def at(self, points: Array, goal: float) -> tuple[Array, Array] | None:
+        """Values and errors at points, or None if coefficients do not fall below a goal."""
+        degree = len(self.basis) - 1
+        weights = np.linalg.solve(self.basis.T, chebyshev.chebvander(points, degree).T).T
+        lebesgue = float(np.abs(weights).sum(1).max())
+        left_out = (1 + lebesgue) * degree * self.last
+        if lebesgue > _LEBESGUE or (left_out > self._allowed(goal)).any():
+            return None
+        rounding = 8 * UNIT * lebesgue * np.abs(self.values).max(0)
+        return weights @ self.values, np.abs(weights) @ self.errors + left_out + rounding
 
 
 def _row(solution: Solution) -> tuple[list[float], list[float]]:
