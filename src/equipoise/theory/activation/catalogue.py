@@ -89,7 +89,7 @@ class Activation:
             values = self.function(argument.clone())  # the function may work in place
             if not values.requires_grad:  # a constant function of its input
                 return values.numpy(), np.zeros_like(x)
-            (slopes,) = torch.autograd.grad(values.sum(), argument)
+            (slopes,) = torch.autograd.grad(values, argument, torch.ones_like(values))
         return values.detach().numpy(), slopes.numpy()
 
     def values(self, x: Array) -> Array:

@@ -54,8 +54,10 @@ _SPARE = 1.6
 _WIDEST_BAND, _BAND_GOAL, _FREQUENCIES = 320, 1e-8, (128, 512, 2048, 8192)
 # Nodes that see the narrowest panel between cuts.
 _NODES_PER_PANEL = 4
-# Rules between cuts, coarse and fine: of polynomials, beside powers, and beside infinite slopes.
+# Rules between cuts, coarse and fine: of polynomials, where few cuts leave wide angles, beside
+# powers, and beside infinite slopes.
 _BETWEEN = panels.analytic(10), panels.analytic(14)
+_BETWEEN_FEW, _FEW = (panels.analytic(12), panels.analytic(16)), 4
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
 INFINITE = panels.any_powers(100), panels.any_powers(140)
 
@@ -129,7 +131,7 @@ class Circles:
             # The finer of both trapezoidal rules has half as many nodes again.
             if least < nodes and 2.5 * (band := _band(f, root * reach, least)) < nodes:
                 return replace(smooth, band=band)
-        rules = _BETWEEN
+        rules = _BETWEEN if cuts.size > _FEW else _BETWEEN_FEW
         if f.has_powers:
             rules = INFINITE if f.has_infinite_slopes else _POWERS
         return cls(f, batch_size, cuts, 0, rules, missed, reach, c)
@@ -374,7 +376,8 @@ def _band(f: Response, reach: float, least: float = 0.0) -> int:
         both = np.array(f(f.gamma * reach * np.multiply.outer([1.0, 0.7], np.cos(phi)) + f.beta))
         size = np.abs(dct(both))  # [2, radii, frequencies]: f is even in φ
         size = (size / np.maximum(size.max(-1, keepdims=True), np.finfo(float).tiny)).max((0, 1))
-        band = int(np.flatnonzero(size > _BAND_GOAL)[-1]) + 6
+        seen = np.flatnonzero(size > _BAND_GOAL)  # none where f is 0
+        band = int(seen[-1]) + 6 if seen.size else 0
         if band < 0.7 * count:  # frequencies that are not seen would look like those above
             return max(12, band)
     return sys.maxsize

@@ -350,7 +350,7 @@ def _newton(group: _Group, law: DiscLaw, start: Array) -> tuple[Array, NDArray[n
     for _ in range(_MOST_STEPS):
         some = group if moving.size == start.size else group.some(moving)
         ratio, slope = _log_ratio(some, law, log_kappa[moving])
-        step = np.clip(ratio / np.maximum(1 - slope, 1e-12), -_ROOM, _ROOM)
+        step = np.minimum(np.maximum(ratio / np.maximum(1 - slope, 1e-12), -_ROOM), _ROOM)
         log_kappa[moving] += step
         good[moving] = law.serves(some.c(np.exp(log_kappa[moving])), 2 * _ROOM)
         # The next step would be about the square of this one over 1 − F′.
