@@ -40,9 +40,11 @@ Array = NDArray[np.float64]
 
 # Degrees of the coarsest polynomial and of the finest, and settings per degree at least.
 _LOWEST, _HIGHEST, _PER_DEGREE = 8, 128, 1.5
-# Relative error at which a polynomial is accepted, and where no higher degree would do; from how
-# many coefficients it is told, and the largest Lebesgue constant.
-_GOAL, _ENOUGH, _LAST, _LEBESGUE = 1e-10, 1e-8, 4, 30.0
+# Relative error at which a polynomial is accepted, and where no higher degree would do or the
+# degree is high; from how many coefficients it is told, and the largest Lebesgue constant.
+_GOAL, _ENOUGH, _HIGH, _LAST, _LEBESGUE = 1e-10, 1e-8, 64, 4, 30.0
+# Fewer settings gain nothing: where nodes are none of them, those of a failed attempt are lost.
+_FEWEST, _FEWEST_BETWEEN = 24, 40
 # A node whose error is so many times the usual one would spoil its neighbours.
 _UNUSUAL = 30
 # Settings between nodes that are solved as well. Their places follow the golden ratio, which
@@ -185,7 +187,7 @@ def interpolate(axis: Axis, settings: Sequence[Setting]) -> dict[int, Solution]:
     parts = axis.intervals(sweep.settings[0], sweep.settings[-1])
     while parts:
         part = parts.pop()
-        if sweep.count(part) >= _PER_DEGREE * 2 * _LOWEST:
+        if sweep.count(part) >= (_FEWEST if axis.value is None else _FEWEST_BETWEEN):
             with suppress(ValueError):  # the caller meets it again, by itself
                 parts += sweep.cover(part)
     return {i: solution for place, solution in sweep.found.items() for i in places[points[place]]}
@@ -255,7 +257,8 @@ class _Sweep:
             left.append(fit.missing)
             final = _is_final(left, degree, len(points))
             if np.diff(nodes).max() <= min(map(self._width, nodes.tolist(), solutions)):
-                found = fit.at(part.variables(points), _ENOUGH if final else _GOAL)
+                enough = final or degree >= _HIGH
+                found = fit.at(part.variables(points), _ENOUGH if enough else _GOAL)
                 if found:
                     method = f"interpolated between {len(nodes)} settings; {solutions[0].q.method}"
                     taken = self._take(inside.start, *found, method)
