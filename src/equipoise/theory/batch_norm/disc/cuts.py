@@ -54,11 +54,11 @@ def resolving_cuts(
         slopes, in units of their own.
     """
     special = np.array(sorted({*f.kinks.tolist(), *f.activation.turns}))
-    inside = special[abs(special - f.beta) < reach]
+    low, high = f.beta - reach, f.beta + reach
+    inside = special[(special > low) & (special < high)]
     search = _Search.of(f, batch_size, reach, c, inside)
     failing, lost = search.failing(inside)
     ends = np.unique(np.concatenate([inside, *failing]))
-    low, high = f.beta - reach, f.beta + reach
     cuts = ends[(ends > low) & (ends < high)]
     apart = np.append(np.inf, cuts[1:] - cuts[:-1]) > 1e-12 * reach
     cuts = cuts[apart[: cuts.size] | (cuts[:, None] == f.kinks).any(1)]
