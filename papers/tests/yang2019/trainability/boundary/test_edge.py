@@ -40,6 +40,7 @@ from equipoise_papers.yang2019.trainability.boundary.ratios import (
     resampled,
     seed_noise,
 )
+from equipoise_papers.yang2019.trainability.boundary.remarks import advantages
 
 DEPTHS = (5, 10, 20, 40)
 
@@ -148,12 +149,12 @@ class TestDecisions:
 
     def test_the_bootstrap_interval_of_a_mean_is_the_normal_one(self):
         values = np.random.default_rng(3).standard_normal(50)
-        low, high = resampled(values.tolist(), lambda some: float(np.mean(some)))
+        low, high = resampled(len(values), lambda places: values[places].mean(1))
         error = values.std() / math.sqrt(50)
         # The quantile of 1000 drawings has an error of 0.09 standard errors.
         assert (high - values.mean()) / error == pytest.approx(1.96, abs=0.4)
         assert (values.mean() - low) / error == pytest.approx(1.96, abs=0.4)
-        assert all(map(math.isnan, resampled([1.0, 2.0], max)))
+        assert all(map(math.isnan, resampled(2, lambda places: places[:, 0] + 0.0)))
 
 
 class TestDisagreement:
@@ -171,6 +172,23 @@ class TestDisagreement:
         least = disagreement(edges, lambda e: best)
         for other in np.geomspace(5, 40, 50):
             assert disagreement(edges, lambda e, other=other: other) >= least - 1e-12
+
+    def test_of_many_drawings_at_once(self):
+        """Column by column, with boundaries and lines inside and outside of what was tried."""
+        places = np.random.default_rng(0).integers(5, size=(40, 5))
+        edges = [
+            edge_at(d, p) for d, p in ((7.0, 9.0), (9.0, 30.0), (13.0, math.inf), (40.0, 20.0))
+        ]
+        edges.append(Edge(8.0, 12.0, (4, 50), (30.0,), 30.0))
+        expected = []
+        for row in places:
+            some = [edges[i] for i in row]
+            flat, line = best_constant(some), scaled_line(fitted_factor(some))
+            constant = disagreement(some, lambda e, flat=flat: flat)
+            expected.append(constant - disagreement(some, line))
+        np.testing.assert_allclose(advantages(edges, places), expected, atol=1e-14)
+        unseen = advantages([edge_at(40.0, 20.0)] * 3, np.zeros((2, 3), dtype=int))
+        assert np.isnan(unseen).all()
 
 
 class TestSeedNoise:

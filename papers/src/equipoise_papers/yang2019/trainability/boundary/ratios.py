@@ -11,9 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from equipoise.report import wording
@@ -23,7 +23,8 @@ CONFIDENCE = 0.95
 ALIKE = math.log(1.25)
 _RESAMPLINGS = 1000
 
-Item = TypeVar("Item")
+Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +147,21 @@ def more(excess: float, width: float) -> bool | None:
     return False if excess + width < ALIKE else None
 
 
-def resampled(
-    items: Sequence[Item], statistic: Callable[[Sequence[Item]], float]
-) -> tuple[float, float]:
+def resampled(count: int, statistic: Callable[[Places], Array]) -> tuple[float, float]:
     """Bootstrap interval at 95 % of a statistic.
+
+    Args:
+        count: How many items there are.
+        statistic: Takes the places of the items that are drawn, one drawing a row, and returns a
+            value of each drawing; nan if it has none.
 
     Returns:
         Its ends; nan if there are fewer than three items, or too few drawings have a value.
     """
-    if len(items) < 3:
+    if count < 3:
         return math.nan, math.nan
-    places = np.random.default_rng(0).integers(len(items), size=(_RESAMPLINGS, len(items)))
-    values = np.array([statistic([items[i] for i in row]) for row in places.tolist()])
+    places = np.random.default_rng(0).integers(count, size=(_RESAMPLINGS, count))
+    values = statistic(places)
     values = values[np.isfinite(values)]
     if len(values) < CONFIDENCE * _RESAMPLINGS:
         return math.nan, math.nan
