@@ -165,6 +165,25 @@ def test_a_tuple_of_another_form_is_refused(both):
         from_plain(Pair, {"both": both})
 
 
+@dataclass(frozen=True)
+class Curve:
+    values: tuple[float, ...]
+
+
+def test_lists_of_numbers():
+    """Finite ones are taken as they are; others are looked at one by one."""
+    assert from_plain(Curve, {"values": [0.5, 1, "Infinity"]}) == Curve((0.5, 1.0, math.inf))
+    assert all(type(x) is float for x in from_plain(Curve, {"values": [2, 0.5]}).values)
+    for bad in (math.inf, math.nan, True, "x", None):
+        with pytest.raises(ValueError, match=r"Curve\.values\[1\] must be a number"):
+            from_plain(Curve, {"values": [0.5, bad]})
+
+
+def test_a_record_is_no_plain_value():
+    with pytest.raises(ValueError, match="Estimate must be an object"):
+        from_plain(Estimate, Estimate(1.0, 0.0, "m"))
+
+
 def test_numbers_of_numpy_are_stored():
     record = {"count": np.int64(3), "mean": np.float32(0.5), "flag": np.bool_(True)}
     plain = to_plain({**record, "bad": np.float32(np.nan)})
