@@ -124,12 +124,17 @@ class Network:
     @property
     def work(self) -> int:
         """Multiplications of the blocks in one pass over one batch."""
+        return self.depth * self.work_of_a_block
+
+    @property
+    def work_of_a_block(self) -> int:
+        """Multiplications of one of them."""
         matrices = {
             "dense": 1 if self.topology == "plain" else 2,
             "convolution": 9 * (1 if self.topology == "plain" else 2),
             "attention": 8,
         }[self.layers]
-        return self.depth * matrices * self.width**2 * self.positions * self.batch_size
+        return matrices * self.width**2 * self.positions * self.batch_size
 
     def at(self, depth: int) -> Network:
         """The same with another number of blocks."""
@@ -201,7 +206,8 @@ def _design(
         for width in _WIDTHS[layers]
         for batch_size in _BATCH_SIZES
         if batch_size >= _SMALLEST_BATCH[layers]
-        and (sized := replace(first, width=width, batch_size=batch_size)).at(_MOST_DEPTHS).work
+        and (sized := replace(first, width=width, batch_size=batch_size)).work_of_a_block
+        * _MOST_DEPTHS
         <= MOST_WORK
     ]
     first = draw.choice(sizes)
@@ -226,5 +232,5 @@ def _depths(first: Network, shallowest: float) -> list[int]:
     return [
         depth
         for depth in dict.fromkeys(depths)
-        if depth <= DEEPEST and first.at(depth).work <= MOST_WORK
+        if depth <= DEEPEST and depth * first.work_of_a_block <= MOST_WORK
     ]
