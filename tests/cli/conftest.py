@@ -3,9 +3,9 @@
 import pytest
 
 from support.command_line import equipoise, folder
-from support.settings import one_thread
+from support.settings import no_depth, one_thread
 
-__all__ = ["equipoise", "folder", "no_page", "one_thread"]
+__all__ = ["equipoise", "folder", "no_depth", "no_page", "one_thread"]
 
 
 @pytest.fixture

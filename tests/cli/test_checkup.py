@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("no_depth")
 FAST = ("--seeds", 2, "--batches", 1, "--batch-size", 16, "--fix", "none")
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise import apply, checkup, models, theory
 from equipoise.data.user import as_source
-from equipoise.diagnosis import SmoothnessOptions, examination
+from equipoise.diagnosis import SmoothnessOptions
 from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.price import Plan
 from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, SCHEMA_VERSION, Checkup
@@ -217,6 +217,7 @@ KINDS = {
 
 
 class TestAnyModel:
+    @pytest.mark.usefixtures("no_depth")
     @pytest.mark.parametrize(("build", "kind"), KINDS.values(), ids=KINDS)
     def test_every_operation_is_predicted_and_compared(self, build, kind):
         report = checkup(build, fixed_batches(), seeds=2, batches=1)
@@ -238,6 +239,7 @@ class TestAnyModel:
         assert report.growth.rate is not None
         assert (report.sites, report.comparisons, report.remedies) == ((), (), ())
 
+    @pytest.mark.usefixtures("no_depth")
     def test_theory_that_takes_too_long_is_cut_and_the_model_judged(self, monkeypatch):
         class Gated(nn.Module):
             def __init__(self):
@@ -258,6 +260,7 @@ class TestAnyModel:
         assert finding.remedy == "`budget=60` lets theory go further."
         assert report.verdict.trainability.source == "measured"
 
+    @pytest.mark.usefixtures("no_depth")
     def test_maps_get_the_time_that_a_verdict_needs(self, monkeypatch):
         monkeypatch.setattr(Plan, "theory_seconds", lambda *_: 0.001)
         convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)]
@@ -289,6 +292,7 @@ class TestAnyModel:
         report = checkup(model, views, loss_fn=contrast)
         assert [s.is_predicted for s in report.sites if s.operation == "addmm"] == [True, True]
 
+    @pytest.mark.usefixtures("no_depth")
     def test_what_is_unknown_cuts_the_prediction_and_is_named(self):
         report = checkup(with_unknown, fixed_batches(), seeds=2, batches=1)
         inside = [site for site in report.sites if site.module]
@@ -296,11 +300,13 @@ class TestAnyModel:
         (finding,) = (f for f in report.findings if f.title.startswith("Theory predicts"))
         assert "cummax (no rule for cummax)" in finding.detail
 
+    @pytest.mark.usefixtures("no_depth")
     def test_branches_that_start_at_zero_are_no_alarm(self):
         """γ = 0 at the end of each branch is common practice [goyal2017]."""
         report = checkup(partial(Residual, zero=True), DIGITS, seeds=2, batches=1)
         assert all(finding.severity != "critical" for finding in report.findings)
 
+    @pytest.mark.usefixtures("no_depth")
     @pytest.mark.parametrize(
         ("gain", "severity", "title"),
         [
@@ -345,6 +351,7 @@ class TestAnyModel:
         assert "no linear or convolutional layer" in finding.detail
         assert report.verdict.trainability is None
 
+    @pytest.mark.usefixtures("no_depth")
     def test_evaluation_mode_is_respected(self):
         """With statistics as they start, batch norm changes nothing."""
         report = checkup(lambda: mlp().eval(), DIGITS, seeds=2, batches=1)
@@ -352,6 +359,7 @@ class TestAnyModel:
         assert all(abs(share.log_gain) < 0.05 for share in norms)
 
 
+@pytest.mark.usefixtures("no_depth")
 class TestReplicates:
     def test_fixed_weights_make_one_replicate(self):
         weights = mlp().state_dict()
@@ -411,13 +419,8 @@ STAGES = [
 ]
 
 
+@pytest.mark.usefixtures("no_depth")  # which is no stage of its own
 class TestInterruption:
-    @pytest.fixture(autouse=True)
-    def _without_depth(self, monkeypatch):
-        """How many blocks could train is half of the work, and no stage of its own."""
-        without = partial(examination.judge, depth=False)
-        monkeypatch.setattr(examination, "judge", without)
-
     @pytest.mark.parametrize("stage", STAGES)
     @pytest.mark.parametrize("half_way", [False, True])
     def test_what_was_finished_is_kept(self, stage, half_way):
@@ -485,6 +488,7 @@ class TestInterruption:
         assert to_plain(from_plain(Checkup, to_plain(report))) == to_plain(report)
 
 
+@pytest.mark.usefixtures("no_depth")
 def test_batch_norm_of_two_rows_is_judged_and_not_refused():
     """The last maps of a ResNet-18 are 1 × 1: at a batch of 2 it trains, badly."""
     found = checkup(
@@ -499,6 +503,7 @@ def test_batch_norm_of_two_rows_is_judged_and_not_refused():
     assert found.verdict.probability < 0.5
 
 
+@pytest.mark.usefixtures("no_depth")
 def test_tokens_have_rows_enough_for_condition_numbers():
     """65,536 rows were taken for a GPT, too many for every layer."""
 
@@ -510,6 +515,7 @@ def test_tokens_have_rows_enough_for_condition_numbers():
     assert all(layer.inputs >= 1 for layer in found.preconditioning)
 
 
+@pytest.mark.usefixtures("no_depth")
 @pytest.mark.parametrize("behind", [False, True])
 def test_only_what_is_given_the_data_is_told_to_standardise_them(behind):
     """A head behind an LSTM is the first layer whose inputs are measured, and not the first."""

@@ -6,6 +6,7 @@ loads this too, before any other starts.
 
 import gc
 import os
+from functools import partial
 
 import pytest
 
@@ -49,3 +50,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_depth(monkeypatch):
+    """Let check-ups not search how many blocks could train: half of the time of a small one."""
+    from equipoise.diagnosis import examination
+
+    monkeypatch.setattr(examination, "judge", partial(examination.judge, depth=False))
