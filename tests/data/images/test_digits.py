@@ -17,6 +17,12 @@ def test_they_are_scikit_learns_to_the_bit():
     assert (labels.numpy() == bundle.target).all()
 
 
+def test_what_is_done_to_them_is_not_done_to_the_next():
+    for numbers in digits_images():
+        numbers.zero_()
+    assert all(numbers.any() for numbers in digits_images())
+
+
 def test_scikit_learn_is_not_imported_for_them():
     code = "import sys, equipoise; equipoise.data.load('digits'); print('sklearn' in sys.modules)"
     shown = subprocess.run(
