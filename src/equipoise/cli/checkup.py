@@ -112,12 +112,12 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> Checkup:
     """Run the check-up."""
+    check_writable(args.out)
     import_at_once("equipoise.diagnosis", "equipoise.report.checkup.page", "matplotlib.figure")
     from equipoise.cli.targets import examine
     from equipoise.diagnosis.checkup import checkup
     from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 
-    check_writable(args.out)
     smoothness = None
     fix = _fix(args)
     if args.smoothness:
