@@ -9,6 +9,7 @@ import array
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, Protocol, TypeAlias
 
 
@@ -193,8 +194,10 @@ def _strings(slots: Any) -> tuple[str, ...]:
 
 def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
     """Give a dictionary these entries again, in this order; write only if something differs."""
-    if len(value) == len(entries) and all(
-        a is b and x is y for (a, x), (b, y) in zip(value.items(), entries.items(), strict=True)
+    if (
+        len(value) == len(entries)
+        and all(map(is_, value, entries))
+        and all(map(is_, value.values(), entries.values()))
     ):
         return
     for key in [key for key in value if key not in entries]:
