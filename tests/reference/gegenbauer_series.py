@@ -26,8 +26,8 @@ def pair_correlation(B: int, k: int) -> mpf:
 def coefficients(phi: Callable[[mpf], mpf], B: int, terms: int) -> list[mpf]:
     """a_k = E[φ(√n t) ψ_k(t)], ψ_k = √((B−3+2k) / ((B−3) C(B−4+k, k))) C_k^{(B−3)/2}."""
     half, end = mpf(B - 3) / 2, mp.sqrt(B - 1)
-    nodes, step = [], mpf(1) / 128
-    for i in range(-480, 481):  # t = tanh(π/2 sinh τ), weights (1 − t²)^{(B−4)/2} dt
+    nodes, step = [], mpf(1) / 64
+    for i in range(-240, 241):  # t = tanh(π/2 sinh τ), weights (1 − t²)^{(B−4)/2} dt
         tau = i * step
         decay = mp.exp(-mp.pi * mp.sinh(abs(tau)))
         t = (1 - decay) / (1 + decay) * (-1 if tau < 0 else 1)

@@ -170,7 +170,7 @@ def test_the_transition_has_hysteresis():
         iterate_map(
             "alpha_relu(1.395)",
             10,
-            steps=300,
+            steps=220,
             perturbation=size,
             generator=torch.Generator().manual_seed(0),
         )

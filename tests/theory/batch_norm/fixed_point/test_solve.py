@@ -487,8 +487,7 @@ def test_a_steep_function_where_it_is_flat_takes_few_circles():
     assert cuts.size < 60
 
 
-@pytest.mark.parametrize("B", [19, 31])
-@pytest.mark.parametrize("gamma", [100.0, 300.0])
+@pytest.mark.parametrize(("B", "gamma"), [(19, 100.0), (21, 300.0), (31, 100.0), (31, 300.0)])
 def test_short_waves(B, gamma):
     """No average of odd powers of their sines and cosines is left."""
     exact = gamma**2 * (B - 2) / (B - 3)
@@ -496,7 +495,7 @@ def test_short_waves(B, gamma):
     assert_bounds(rate, exact, 1e-13 * exact, at_most=1e-5)
 
 
-@pytest.mark.parametrize(("B", "gamma"), [(31, 1e3), (19, 1e14)])
+@pytest.mark.parametrize(("B", "gamma"), [(19, 1e3), (31, 1e14)])
 def test_waves_too_short_for_panels_are_refused(B, gamma):
     """Few samples of them look like noise: errors of a thousandth were four times too small."""
     with pytest.raises(ValueError, match="sin is too steep at gamma"):
