@@ -16,8 +16,8 @@ def build(depth=2, width=16, activation="relu"):
 
 
 def slow():
-    """Large enough that a check-up of many seeds takes many seconds."""
-    return build(depth=12, width=400)
+    """A check-up of many seeds takes many seconds."""
+    return build(depth=12, width=64)
 
 
 instance = build()

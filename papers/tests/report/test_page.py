@@ -28,14 +28,18 @@ from papers_support.reproduction_examples import (
 from support.pages import Outline, words
 
 
-@pytest.fixture(params=REPORTS.values(), ids=REPORTS)
-def report(request, tmp_path):
-    return request.param(tmp_path)
+@pytest.fixture(params=REPORTS.values(), ids=REPORTS, scope="module")
+def report(request, tmp_path_factory):
+    return request.param(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return render_reproduction(report)
 
 
 class TestThePage:
-    def test_it_is_whole_and_valid(self, report):
-        page = render_reproduction(report)
+    def test_it_is_whole_and_valid(self, page):
         outline = Outline(page)
         ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
         assert len(ids) == len(set(ids))
@@ -46,20 +50,20 @@ class TestThePage:
         assert not outline.all("script")
         assert page.encode("utf-8")
 
-    def test_pictures_are_part_of_it(self, report):
-        for image in Outline(render_reproduction(report)).all("img"):
+    def test_pictures_are_part_of_it(self, page):
+        for image in Outline(page).all("img"):
             assert image["src"].startswith("data:image/png;base64,")
             assert image["alt"]
             assert (int(image["width"]), int(image["height"])) == (896, 672)
 
-    def test_every_row_is_there_and_linked_from_the_top(self, report):
-        links = [link["href"] for link in Outline(render_reproduction(report)).all("a")]
+    def test_every_row_is_there_and_linked_from_the_top(self, report, page):
+        links = [link["href"] for link in Outline(page).all("a")]
         for paper in report.papers:
             for shown in paper.rows:
                 assert f"#{paper.key}-{digest.slug(shown.label)}" in links
 
-    def test_two_renderings_are_equal(self, report):
-        assert render_reproduction(report) == render_reproduction(report)
+    def test_two_renderings_are_equal(self, report, page):
+        assert render_reproduction(report) == page
 
     def test_the_facts_are_there(self, tmp_path):
         text = words(render_reproduction(whole(tmp_path)))
