@@ -81,7 +81,8 @@ def homogeneous_kernel(shape: Homogeneity, cov: Numbers) -> Numbers:
 
     def joint(c: Numbers) -> Numbers:
         same, opposite = correlation_kernels(alpha, c, both=a * b != 0)
-        return size * ((a * a + b * b) * same - 2 * a * b * opposite)
+        same = (a * a + b * b) * same
+        return size * (same if a * b == 0 else same - 2 * a * b * opposite)
 
     c, root = _correlations(cov)
     power = root**alpha
@@ -104,7 +105,7 @@ def correlation_kernels(alpha: float, c: Numbers, *, both: bool = True) -> tuple
         both: Whether J_α(-c) is needed; zeros are returned in its place otherwise.
     """
     if alpha in (1, 2):
-        return _elementary(int(alpha), c)
+        return _elementary(int(alpha), c, both)
     at_one = gamma_function(alpha + 1.5) * gamma_function(alpha + 0.5)
     at_one /= gamma_function(alpha + 1) ** 2
 
@@ -115,15 +116,17 @@ def correlation_kernels(alpha: float, c: Numbers, *, both: bool = True) -> tuple
     return one_side((1 + c) / 2), one_side((1 - c) / 2) if both else np.zeros_like(c)
 
 
-def _elementary(alpha: int, c: Numbers) -> tuple[Numbers, Numbers]:
+def _elementary(alpha: int, c: Numbers, both: bool) -> tuple[Numbers, Numbers]:
     """J_1 and J_2 at c and -c, an order of magnitude faster than the series."""
     angle = np.arccos(c)
     # From the angle, not as √(1 - c²): both then lie on the same side of the branch at c = ±1.
     sine = np.sin(angle)
     if alpha == 1:
-        return (sine + (np.pi - angle) * c) / np.pi, (sine - angle * c) / np.pi
+        same = (sine + (np.pi - angle) * c) / np.pi
+        return same, (sine - angle * c) / np.pi if both else np.zeros_like(c)
     odd, even = 3 * c * sine, 1 + 2 * c * c
-    return (odd + (np.pi - angle) * even) / (3 * np.pi), (angle * even - odd) / (3 * np.pi)
+    same = (odd + (np.pi - angle) * even) / (3 * np.pi)
+    return same, (angle * even - odd) / (3 * np.pi) if both else np.zeros_like(c)
 
 
 def _correlations(cov: Numbers) -> tuple[Numbers, Numbers]:
