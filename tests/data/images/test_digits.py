@@ -1,8 +1,5 @@
 """The digits that scikit-learn bundles, read from its file."""
 
-import subprocess
-import sys
-
 import pytest
 from sklearn.datasets import load_digits
 
@@ -21,14 +18,6 @@ def test_what_is_done_to_them_is_not_done_to_the_next():
     for numbers in digits_images():
         numbers.zero_()
     assert all(numbers.any() for numbers in digits_images())
-
-
-def test_scikit_learn_is_not_imported_for_them():
-    code = "import sys, equipoise; equipoise.data.load('digits'); print('sklearn' in sys.modules)"
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.strip() == "False"
 
 
 def test_without_them_it_is_said_where_they_come_from(monkeypatch):
