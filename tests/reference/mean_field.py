@@ -306,8 +306,10 @@ class Radial:
         breaks = [np.log(B * self.eps / kappa * r2 / (1 - r2)) for r2 in squares if 0 < r2 < 1]
         edges = np.unique(np.array([low, *(c for c in breaks if low < c < high), high]))
         parts = []
+        # The density is narrower in larger batches.
+        longest = 1.5 if breaks or B > 8 else 2.5
         for a, b in pairwise(edges):
-            fine = np.linspace(a, b, max(4, int(np.ceil(float(b - a) / 1.5)) + 1))
+            fine = np.linspace(a, b, max(4, int(np.ceil(float(b - a) / longest)) + 1))
             rules = [gauss_legendre(20)] * (len(fine) - 1)
             if breaks:  # half-integer powers, next to the breaks only
                 rules[0] = rules[-1] = tanh_sinh(self.count)
