@@ -1,6 +1,6 @@
 """Every rule against measurement: random weights, the operation, random weights, a loss.
 
-Six networks of 64 features each. Their covariances, position by position, are averaged and
+Eight networks of 64 features each. Their covariances, position by position, are averaged and
 compared with predictions in standard errors; finite width may add 2 %.
 """
 
@@ -25,7 +25,7 @@ from equipoise.theory.propagation.tensors import features_last
 from equipoise.theory.propagation.values import Moments, arranged, from_covariance
 
 C = 64
-NETWORKS = 6
+NETWORKS = 8
 FINITE_WIDTH = 0.02
 
 
