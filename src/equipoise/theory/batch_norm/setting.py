@@ -171,6 +171,15 @@ def as_setting(
     return Setting(setting, size, **options)
 
 
+def unresolved(name: str, gamma: float, beta: float) -> ConvergenceError:
+    """The error of an activation that turns between the nodes of a quadrature."""
+    return ConvergenceError(
+        f"{name} is too steep at gamma = {gamma:g}, beta = {beta:g}: quadrature does not resolve "
+        "where it turns. Use a smaller gamma, or its limit, a function with a jump, for which "
+        "gradients have no finite rate."
+    )
+
+
 def overflow(setting: Setting) -> ValueError:
     """The error of a function that grows too fast."""
     return ValueError(

@@ -24,6 +24,7 @@ from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import circles as of
 from equipoise.theory.batch_norm.disc.circles import Circles
 from equipoise.theory.batch_norm.disc.law import Density, DiscLaw
+from equipoise.theory.batch_norm.setting import unresolved
 
 Array = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ _LONGEST, _LONGEST_SPREADS, _SHORT = 1.2, 3.2, 0.55
 _GROWTH = 8.0
 _GOAL, _MOST_ROUNDS = 3e-12, 12
 _NOISE, _STEADY = 1e-4, 0.6
-# Points in all: beyond, panels stay as they are and the error says so.
+# Points in all: beyond, panels stay as they are and the error says so, if it is small.
 _MOST_POINTS = 12_000_000
 # What each average is compared with: the size of its own kind.
 _SIZE_OF = np.arange(of.COUNT)
@@ -60,6 +61,9 @@ def place(
         batch_size: B.
         c: Bε/κ, not negative.
         circles: Taken where they serve.
+
+    Raises:
+        ConvergenceError: If f turns so often that so many nodes do not see it.
     """
     within = whole_range(f, batch_size, 0.8 * c)
     reach = math.tanh(within.end)
@@ -88,6 +92,8 @@ def place(
         steady = steady + 1 if lasting else 0
         if steady == 2 or points >= _MOST_POINTS or turn + 1 == _MOST_ROUNDS:
             failing[:] = False
+            if total > _NOISE:  # few points of short waves look like noise: errors are too small
+                raise unresolved(f.activation.name, f.gamma, f.beta)
         before = total
         for law, part in zip(kept, parts, strict=True):
             law.append(part.without(failing))

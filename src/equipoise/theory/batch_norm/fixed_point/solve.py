@@ -37,11 +37,11 @@ from equipoise.theory.batch_norm.fixed_point.homogeneous import serves, solve_ho
 from equipoise.theory.batch_norm.fixed_point.radius import without_eps
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Numbers, Solution
 from equipoise.theory.batch_norm.setting import (
-    ConvergenceError,
     Setting,
     SettingOptions,
     as_setting,
     overflow,
+    unresolved,
 )
 
 Array = NDArray[np.float64]
@@ -319,11 +319,7 @@ def _checked(setting: Setting, solution: Solution) -> Solution:
     floor = (1 - _LOOSE) * (B - 2) / (B - 3) if setting.eps == 0 else 0.0
     if floor < rate.value and rate.error < _LOOSE * rate.value:
         return solution
-    raise ConvergenceError(
-        f"{setting.activation.name} is too steep at gamma = {setting.gamma:g}, beta = "
-        f"{setting.beta:g}: quadrature does not resolve where it turns. Use a smaller gamma, or "
-        "its limit, a function with a jump, for which gradients have no finite rate."
-    )
+    raise unresolved(setting.activation.name, setting.gamma, setting.beta)
 
 
 def _refuse_no_signal(setting: Setting, averages: Averages) -> None:
