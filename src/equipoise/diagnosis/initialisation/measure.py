@@ -118,12 +118,9 @@ def _classes(model: nn.Module) -> dict[int, str]:
         module, around = waiting.pop()
         found.setdefault(id(module), around)
         kind = type(module)
-        own = (
-            ""
-            if kind.__module__.startswith("torch.")
-            else f"{kind.__module__}.{kind.__qualname__}"
-        )
-        waiting += [(child, own or around) for child in module.children()]
+        is_torch = kind.__module__.startswith("torch.")
+        inside = around if is_torch else f"{around} {kind.__module__}.{kind.__qualname__}"
+        waiting += [(child, inside) for child in module.children()]
     return found
 
 

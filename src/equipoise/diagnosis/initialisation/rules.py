@@ -206,8 +206,12 @@ def _candidates(scaling: Scaling, layers: Sequence[Layer]) -> list[Rule]:
         ),
         key=lambda rule: rule.gain,
     )
+    named = () if scaling is CONSTANT else _GAINS
     # A majority is a long stretch of all layers in order, so that some of these stand in it.
-    return rules[:: -(-len(rules) // _MOST_CANDIDATES)]
+    return [
+        *(Rule(scaling, gain) for gain in named),
+        *rules[:: -(-len(rules) // _MOST_CANDIDATES)],
+    ]
 
 
 def _refined(rule: Rule, followers: Sequence[Layer], limit: float) -> Rule:
