@@ -195,7 +195,7 @@ def test_spikes_that_surrogates_will_make():
     model = Spiking()
     graph = trace(model, (X, Y), cross_entropy)
     assert forgotten(model, cross_entropy, (X, Y))
-    assert not forgotten(model, cross_entropy, (X, Y), graph=graph)
+    assert not forgotten(model, cross_entropy, (X, Y), has_functions=graph.has_functions)
     assert eq.assert_trainable(model, (X, Y)).probability > 0.5
     assert eq.checkup(model, (X, Y)).verdict.sentence.startswith("Will probably train")
 

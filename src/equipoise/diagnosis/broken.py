@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument import trees
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 from equipoise.probes.record import GradientGrowth
 from equipoise.records import wording
@@ -200,7 +201,8 @@ def _breaks(node: Node, nodes: Sequence[Node]) -> bool:
                 [gradient for _, gradient in pairs],
                 allow_unused=True,
             )
-    except (RuntimeError, TypeError, ValueError):  # an opaque call, or one without a derivative
+    except (RuntimeError, TypeError, ValueError) as error:  # opaque, or without a derivative
+        pass_on_lack_of_memory(error)
         return False
     return not all(_is_finite(gradient) for gradient in found if gradient is not None)
 

@@ -53,7 +53,6 @@ from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
 from equipoise.probes.gradient_growth import GrowthInterrupted
 from equipoise.probes.record import GradientGrowth, LayerConditioning
-from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Share, Site
@@ -143,11 +142,14 @@ class Examination:
         self.report("predicting", 0, 1)
         trace, propagation = self._predict()
         self.report("predicting", 1, 1)
-        self.growth = self._gradients("measuring gradients", self.seeds)
-        self._find_obstacles(trace)
-        self.comparisons = compare(self.growth, self.predictions)
+        has_functions = trace is not None and trace.graph.has_functions
         if not self._is_doubted:
             # They hold all tensors of a pass, and are for remedies only.
+            trace = propagation = None
+        self.growth = self._gradients("measuring gradients", self.seeds)
+        self._find_obstacles(has_functions)
+        self.comparisons = compare(self.growth, self.predictions)
+        if not self._is_doubted:  # of what will not train, whatever theory says
             trace = propagation = None
         self._measure_layers()
         if trace is not None and propagation is not None:
@@ -251,12 +253,12 @@ class Examination:
             progress=staged(self.report, stage),
         )
 
-    def _find_obstacles(self, trace: TracedModel | None) -> None:
+    def _find_obstacles(self, has_functions: bool) -> None:
         """Look for what keeps the model from training, which overrules what theory promises."""
-        loss, graph = self.problem.loss_fn, None if trace is None else trace.graph
+        loss = self.problem.loss_fn
         self.stuck = stuck(self.model, loss, self.problem.more(), self.without_gradient)
         self.forgotten = forgotten(
-            self.model, loss, self.problem.first, self.problem.patience, graph
+            self.model, loss, self.problem.first, self.problem.patience, has_functions
         )
         self.broken = self.broken or broken(None, self.growth)
         if self.obstacle:

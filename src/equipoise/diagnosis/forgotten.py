@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from equipoise.instrument import LossFunction
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.normalisers import shares_batch_statistics
-from equipoise.instrument.recording.graph import Graph
+from equipoise.numerics.pieces import largest
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -65,7 +66,7 @@ def forgotten(
     loss_fn: LossFunction,
     batch: Any,
     patience: float = 3.0,
-    graph: Graph | None = None,
+    has_functions: bool = False,
 ) -> Forgotten:
     """Find an output that does not depend on the input.
 
@@ -81,9 +82,9 @@ def forgotten(
         loss_fn: Runs it on a batch.
         batch: Whose first axes are those of samples.
         patience: Seconds that the pass may take.
-        graph: A traced pass, if there is one.
+        has_functions: Whether a traced pass has shown autograd functions of its own.
     """
-    if graph is not None and any(node.function for node in graph.nodes):
+    if has_functions:
         return Forgotten()
     given = [x for x in tensors(batch) if x.ndim]
     count = len(given[0]) if given else 0
@@ -91,7 +92,8 @@ def forgotten(
         return Forgotten()
     try:
         calls = _recorded(model, loss_fn, batch, count, patience)
-    except Exception:  # a model that does not run in evaluation, as detectors without targets
+    except Exception as error:  # one that does not run in evaluation, as without targets
+        pass_on_lack_of_memory(error)
         return Forgotten()
     outputs = [call for call in calls if call.module is model]
     if not outputs or any(call.given.differs or call.is_coarse for call in outputs):
@@ -224,7 +226,7 @@ def _spread(values: Sequence[Tensor], count: int) -> _Spread:
         if not rows.numel():
             continue
         rows = rows if rows.is_floating_point() else rows.float()
-        gap, size = float((rows - rows[:1]).abs().max()), float(rows.abs().max())
+        gap, size = largest(rows - rows[:1]), largest(rows)
         if not math.isfinite(gap):
             return _Spread(1.0, 1.0)
         if gap * found.size >= found.gap * size:

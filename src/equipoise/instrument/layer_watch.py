@@ -21,6 +21,7 @@ from equipoise.instrument.normalisers import (
     rows_sharing_statistics,
 )
 from equipoise.numerics import vectors
+from equipoise.numerics.pieces import slabs
 
 # Fewer normalisers than this, such as one before the head, do not represent a deep network.
 _FEW = 3
@@ -260,13 +261,16 @@ def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
 
     Rows are what batch statistics are taken over: samples, times positions of a feature map.
     """
-    h = h.to(torch.float32 if h.device.type == "mps" else torch.float64)
-    if channels_first and h.ndim > 2:
-        h = h.movedim(1, -1)
-    h = h.reshape(-1, h.shape[-1]) if h.ndim > 1 else h.reshape(-1, 1)
-    rows = h.shape[0]
-    square = h.square().mean()
-    pairs = h.mean(0).square().mean()  # mean over all pairs of rows, equal ones included
+    h = h if h.ndim > 1 else h.reshape(-1, 1)
+    feature = 1 if channels_first and h.ndim > 2 else h.ndim - 1
+    rows = h.numel() // max(h.shape[feature], 1)
+    others = [axis for axis in range(h.ndim) if axis != feature]
+    squares, totals = zip(
+        *((slab.square().sum(), slab.sum(others)) for slab in slabs(h, feature)), strict=True
+    )
+    square = sum(squares) / h.numel()
+    means = sum(totals) / rows
+    pairs = means.square().mean()  # mean over all pairs of rows, equal ones included
     return rows, square, (rows * pairs - square) / (max(rows - 1, 1) * square)
 
 

@@ -46,6 +46,16 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The type of the most digits that a device has: Apple's have no float64.
+
+    Examples:
+        >>> widest(torch.device("cpu"))
+        torch.float64
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Switch autocast off, so that tensors are multiplied in their own type.
 

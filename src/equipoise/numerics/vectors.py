@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.numerics.pieces import longest_piece
+
 Vector = Sequence[Tensor]
 
 # Of a sum of squares in float32: below, squares of entries may have vanished; above, sums may
@@ -23,8 +25,6 @@ Vector = Sequence[Tensor]
 _SAFE = (1e-20, 1e30)
 # Shorter tensors are joined: one call takes as long as summing this many entries.
 _SMALL = 2**13
-# Longer tensors are cut: on a CPU to stay in its cache, elsewhere to bound the memory.
-_LARGE_ON_CPU, _LARGE = 2**16, 2**24
 
 
 def norm(vector: Vector) -> float:
@@ -142,7 +142,7 @@ def _pieces(vector: Vector) -> list[Tensor]:
 
 
 def _cut(flat: Tensor) -> tuple[Tensor, ...]:
-    length = _LARGE_ON_CPU if flat.device.type == "cpu" else _LARGE
+    length = longest_piece(flat.device)
     return torch.split(flat, length) if flat.numel() > length else (flat,)
 
 

@@ -15,6 +15,7 @@ from equipoise.instrument.forward import first_tensor, run_on_batch
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 from equipoise.numerics.options import named_options
+from equipoise.numerics.precision import widest
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _moments(h: Tensor, rows: list[int]) -> Tensor:
     """Mean, variance and share of constant features, as one tensor on the device of h."""
     if h.dtype in (torch.float16, torch.bfloat16):
         h = h.float()
-    exact = torch.float32 if h.device.type == "mps" else torch.float64
+    exact = widest(h.device)
     # Two passes over h, because torch.var_mean takes 70 times as long on a CPU.
     rounded = h.mean(rows, keepdim=True)
     deviation = h - rounded

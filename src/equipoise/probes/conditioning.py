@@ -25,6 +25,7 @@ from equipoise.instrument.unfold import unfold
 from equipoise.numerics.checks import check_positive, check_whole
 from equipoise.numerics.conditioning import ExtendedSpectra, extended_spectra
 from equipoise.numerics.options import named_options
+from equipoise.numerics.precision import widest
 from equipoise.probes.record import LayerConditioning
 
 # Multiplications of three decompositions of a matrix, over rows·columns².
@@ -161,7 +162,7 @@ def _measure(
     if min(rows, features) > largest or rows * features > _MOST_ENTRIES:
         reason = f"{rows} × {features} is beyond the limit of {largest}"
         return _skipped(name, kind, rows, features + 1, reason)
-    exact = torch.float32 if inputs.device.type == "mps" else torch.float64
+    exact = widest(inputs.device)
     if isinstance(module, nn.modules.conv._ConvNd):
         matrices = unfold(module, inputs.to(exact))  # [groups, rows, features]
     else:
@@ -207,7 +208,7 @@ def _sampled(
     if not torch.isfinite(matrices).all():
         return _skipped(name, kind, rows, features + 1, "its inputs are not finite")
     unit = torch.finfo(inputs.dtype).eps
-    exact = matrices.to(torch.float32 if inputs.device.type == "mps" else torch.float64)
+    exact = matrices.to(widest(inputs.device))
     spectra = [extended_spectra(matrix, unit=unit) for matrix in exact[:_GROUPS]]
     number = max(range(len(spectra)), key=lambda i: spectra[i].raw)
     worst = spectra[number]

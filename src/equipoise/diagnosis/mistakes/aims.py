@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from equipoise.diagnosis.mistakes.sources import (
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
 from equipoise.instrument.recording.graph import Node
+from equipoise.numerics.pieces import deviation, largest, pieces, sums
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -109,15 +112,19 @@ def _sign_of_distance(difference: Tensor, gradient: Tensor) -> float | None:
 
     A loss that falls with all of them, whatever their sign, is that of a gain less a cost.
     """
-    x, slope = difference.double().flatten(), gradient.double().flatten()
-    if len(x) < _ENOUGH or not bool(torch.isfinite(x).all() & torch.isfinite(slope).all()):
+    x, slope = difference, gradient
+    if x.numel() < _ENOUGH or not bool(torch.isfinite(x).all() & torch.isfinite(slope).all()):
         return None
-    both = min(int((x > 0).sum()), int((x < 0).sum())) >= _FEW
-    square = float(x @ x)
-    along = (float(slope @ x) / square) * x if square > 0 else x
-    is_squared = float((slope - along).norm()) <= _EQUAL * float(slope.norm())
-    varies = float(x.std()) > _EQUAL * float(x.abs().max())
-    return (one_sign(slope * x) or None) if both or (is_squared and varies) else None
+    both = min(int((x > 0).count_nonzero()), int((x < 0).count_nonzero())) >= _FEW
+    if not both:
+        square, product, length = sums(lambda x, g: [x @ x, g @ x, g @ g], x, slope)
+        factor = product / square if square > 0 else 1.0
+        rest = sums(lambda x, g: [(g - factor * x).square().sum()], x, slope)[0]
+        is_squared = math.sqrt(rest) <= _EQUAL * math.sqrt(length)
+        if not (is_squared and deviation(x) > _EQUAL * largest(x)):
+            return None
+    ends = [torch.stack(torch.aminmax(x * g)) for x, g in pieces(x, slope)]
+    return one_sign(torch.cat(ends)) or None
 
 
 def _common_sign(gradient: Tensor) -> float:

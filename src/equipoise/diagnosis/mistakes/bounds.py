@@ -17,6 +17,7 @@ from equipoise.diagnosis.mistakes.sources import (
     tensor,
 )
 from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.numerics.pieces import deviation, slabs
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -200,14 +201,17 @@ def _are_unit(source: Made | Given, axis: int, nodes: Mapping[int, Node]) -> boo
 def _least(node: Node, nodes: Mapping[int, Node], bounds: _Bounds) -> float | None:
     """The least cross-entropy of logits between two bounds; None if they are not between them."""
     axis = int(node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", -1))
-    values = tensor(node.inputs[0], nodes).detach().double()
+    values = tensor(node.inputs[0], nodes).detach()
     margin = _ROUNDING * max(1.0, bounds.high - bounds.low)
-    inside = values >= bounds.low - margin
-    masked = values < bounds.low - _APART
-    if not bool((inside | masked).all()):
-        return None
-    rivals = (inside.sum(axis) - 1).clamp(min=0).double()
-    return float(torch.log1p(rivals * math.exp(bounds.low - bounds.high)).mean())
+    total = 0.0
+    for slab in slabs(values, axis):
+        inside = slab >= bounds.low - margin
+        masked = slab < bounds.low - _APART
+        if not bool((inside | masked).all()):
+            return None
+        rivals = (inside.sum(axis) - 1).clamp(min=0).to(slab.dtype)
+        total += float(torch.log1p(rivals * math.exp(bounds.low - bounds.high)).sum())
+    return total * values.shape[axis] / values.numel()
 
 
 def _scaled_down(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
@@ -220,9 +224,10 @@ def _scaled_down(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
         elif made.name not in ARRANGING:
             return None
         source = made.inputs[0]
-    values = tensor(node.inputs[0], nodes).detach().double()
-    spread = float(values.std()) if values.numel() > 1 else math.nan
-    if isinstance(source, Given) or not (abs(factor) <= _SMALLER and spread <= _SMALLER):
+    if isinstance(source, Given) or not abs(factor) <= _SMALLER:
+        return None
+    spread = deviation(tensor(node.inputs[0], nodes))
+    if not spread <= _SMALLER:
         return None
     return Finding(
         "warning",

@@ -13,8 +13,10 @@ from equipoise.diagnosis.mistakes.sources import ARRANGING, tensor, weights_behi
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument import trees
 from equipoise.instrument.forward import recording_gradients
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Made, Node, evaluated
+from equipoise.numerics.pieces import norm
 from equipoise.records.finding import Finding
 
 # What rounding of float32 leaves of a sum that is zero, beside its terms.
@@ -118,7 +120,7 @@ def _gradient(node: Node) -> Tensor | None:
 def _rms(values: Tensor) -> float:
     if not values.numel() or values.is_complex() or values.layout is not torch.strided:
         return math.nan
-    return float(values.detach().double().square().mean().sqrt())
+    return norm(values) / math.sqrt(values.numel())
 
 
 def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Tensor:
@@ -134,6 +136,7 @@ def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Te
         with recording_gradients(), seeded(0):  # it may draw
             output, *_ = evaluated(one.operator, *arguments)
             (term,) = torch.autograd.grad(output, used, given.detach())
-    except (RuntimeError, TypeError, ValueError):  # an operation that cannot be repeated alone
+    except (RuntimeError, TypeError, ValueError) as error:  # it cannot be repeated alone
+        pass_on_lack_of_memory(error)
         return used.detach()[:0]
     return term

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
 from equipoise.diagnosis.mistakes.series import (
     ROUNDING,
+    Exchange,
     is_by_step,
     is_next,
     others,
@@ -48,7 +49,7 @@ def of_future(traced: TracedPass) -> list[Finding]:
     if bool((others(series[:, at]) == series[:, at]).all()):
         return []
     looked_at = with_a_step_exchanged(traced, series, at, counted=at - 1)
-    change = min((_change(at - 1, *one) for one in looked_at), default=0.0)
+    change = min((_change(at - 1, one) for one in looked_at), default=0.0)
     if change <= ROUNDING:
         return []
     return [
@@ -69,8 +70,7 @@ def of_future(traced: TracedPass) -> list[Finding]:
     ]
 
 
-def _change(step: int, first: Tensor, second: Tensor, counted: Tensor) -> float:
+def _change(step: int, found: Exchange) -> float:
     """By how much outputs for a step change that the loss depends on, over the largest output."""
-    size = float(first.abs().max())
-    changes = (first[step] - second[step]).abs()[counted]
-    return float(changes.max()) / size if size > 0 and changes.numel() else 0.0
+    changes = found.changes[step][found.counted]
+    return float(changes.max()) / found.size if found.size > 0 and changes.numel() else 0.0

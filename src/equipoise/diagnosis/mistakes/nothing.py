@@ -22,6 +22,7 @@ from equipoise.diagnosis.mistakes.sources import (
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
@@ -119,7 +120,8 @@ def _loss_with(name: str, number: float, traced: TracedPass) -> float:
         dict(traced.model.named_parameters())[name].data.fill_(number)
         try:
             return float(traced.loss_fn(traced.model, traced.batch))
-        except (RuntimeError, ValueError):  # a law of a negative deviation
+        except (RuntimeError, ValueError) as error:  # a law of a negative deviation
+            pass_on_lack_of_memory(error)
             return math.inf
 
 

@@ -29,6 +29,7 @@ from equipoise.diagnosis.mistakes.sources import (
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
 from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.numerics.pieces import deviation, mean, norm, slabs
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -138,7 +139,7 @@ def _mixed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """Logits that are probabilities, such as a mean over the softmax of several experts."""
     if node.name != _CROSS_ENTROPY or not depends_on_weights(node.inputs[0], nodes):
         return None
-    logits = tensor(node.inputs[0], nodes).detach().double()
+    logits = tensor(node.inputs[0], nodes).detach()
     if not _are_shares(logits, axis_of(node)) or bool(((logits == 0) | (logits == 1)).all()):
         return None  # a code of classes may go past layers that start at zero
     return Finding(
@@ -197,7 +198,7 @@ def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -
 
 def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
     """Whether a likelihood is given numbers between 0 and 1 that sum to 1 over the classes."""
-    values = tensor(node.inputs[0], nodes).detach().double()
+    values = tensor(node.inputs[0], nodes).detach()
     axis = -1 if node.name in CTC or values.ndim < 2 else 1
     return _are_shares(values, axis)
 
@@ -205,7 +206,9 @@ def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
 def _are_shares(values: Tensor, axis: int) -> bool:
     if values.shape[axis] < 2 or bool((values < 0).any()):
         return False
-    return bool(((values.sum(axis) - 1).abs() < _ROUNDING).all())
+    return all(
+        bool(((slab.sum(axis) - 1).abs() < _ROUNDING).all()) for slab in slabs(values, axis)
+    )
 
 
 def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
@@ -301,7 +304,8 @@ def _out_of_reach(
         return None
     low, high = _RANGES[last.name]
     margin = _MARGIN * (high - low) if math.isfinite(high - low) else 0.0
-    beyond = float(((values < low - margin) | (values > high + margin)).double().mean())
+    is_beyond = (values < low - margin) | (values > high + margin)
+    beyond = int(is_beyond.count_nonzero()) / max(1, is_beyond.numel())
     if beyond < _MUCH_BEYOND:
         return None
     return Finding(
@@ -354,26 +358,27 @@ def _far_from(
     compared = compared or _squared_beside_noise(node, nodes)
     if compared is None or _is_input(compared[1], into):
         return None
-    output, target = (tensor(one, nodes).detach().double() for one in compared)
-    if output.shape != target.shape or target.numel() < 2 or not target.is_floating_point():
+    output, target = (tensor(one, nodes).detach() for one in compared)
+    if output.shape != target.shape or target.numel() < 2:
         return None
-    spread, off = float(target.std()), abs(float(target.mean() - output.mean()))
-    most = max(float(output.std()), 1.0)
+    given, wanted = mean(output), mean(target)
+    varies, spread = deviation(output), deviation(target)
+    off, most = abs(wanted - given), max(varies, 1.0)
     if not (math.isfinite(spread) and math.isfinite(off)):
         return None
-    if abs(float(output.mean())) > abs(float(target.mean())):
+    if abs(given) > abs(wanted):
         off = 0.0  # it is the outputs that are far away
-    varies, size = float(output.std()), float(target.square().mean().sqrt())
+    size = norm(target) / math.sqrt(target.numel())
     if varies > _USUAL and 0 < _LARGER * size < varies:
         return _far_larger(varies, size)
-    is_small = 0 < _WIDE * spread < float(output.std()) < _USUAL
+    is_small = 0 < _WIDE * spread < varies < _USUAL
     if off > _FAR * max(spread, most) or spread > _WIDE * most or is_small:
         return Finding(
             "warning",
             "Targets on another scale than the outputs",
-            f"Targets have mean {wording.number(float(target.mean()))} and standard deviation "
-            f"{wording.number(spread)}, outputs {wording.number(float(output.mean()))} and "
-            f"{wording.number(float(output.std()))}: most steps go into the scale first.",
+            f"Targets have mean {wording.number(wanted)} and standard deviation "
+            f"{wording.number(spread)}, outputs {wording.number(given)} and "
+            f"{wording.number(varies)}: most steps go into the scale first.",
             "Standardise the targets, or start the output's bias at their mean; of scores, take "
             "the error times σ, whose noise has the scale 1.",
         )

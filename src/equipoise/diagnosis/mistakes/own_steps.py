@@ -5,9 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.series import exchanged, outputs_by_step, predicted_series
+from equipoise.diagnosis.mistakes.series import (
+    compared_with,
+    exchanged,
+    outputs_by_step,
+    predicted_series,
+)
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import mapped
+from equipoise.instrument.memory import pass_on_lack_of_memory
+from equipoise.numerics.precision import widest
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -32,18 +39,18 @@ def of_own_steps(traced: TracedPass) -> list[Finding]:
     series = predicted_series(traced)
     if series is None or series.is_floating_point():
         return []
-    length, at = series.shape[1], series.shape[1] // 2
+    at = series.shape[1] // 2
     others = mapped(lambda x: x.roll(1, 0) if x is series else x, traced.batch)
     try:
-        outputs = [
-            outputs_by_step(
-                traced.model, traced.loss_fn, batch, len(series), length, traced.patience
-            )
-            for batch in (traced.batch, exchanged(traced.batch, series, at), others)
+        outputs = outputs_by_step(traced, traced.batch, series, torch.clone)
+        changes = [
+            outputs_by_step(traced, batch, series, compared_with(outputs, _sizes))
+            for batch in (exchanged(traced.batch, series, at), others)
         ]
-    except Exception:  # a model that does not run in evaluation
+    except Exception as error:  # a model that does not run in evaluation
+        pass_on_lack_of_memory(error)
         return []
-    shares = [_share(*three) for three in zip(*outputs, strict=False)]
+    shares = [_share(*three) for three in zip(outputs, *changes, strict=False)]
     share = max((one for one in shares if one is not None), default=1.0)
     if share >= _LITTLE:
         return []
@@ -59,14 +66,15 @@ def of_own_steps(traced: TracedPass) -> list[Finding]:
     ]
 
 
-def _share(output: Tensor, one_step: Tensor, all_steps: Tensor) -> float | None:
-    """Of outputs with steps first; None where there is nothing to compare."""
-    if not output.shape == one_step.shape == all_steps.shape or output.ndim < 3:
+def _sizes(differences: Tensor) -> Tensor:
+    """Root mean squares for each step."""
+    return differences.to(widest(differences.device)).square().mean((1, 2)).sqrt()
+
+
+def _share(output: Tensor, one: Tensor | None, every: Tensor | None) -> float | None:
+    """Of what outputs with steps first change by; None where there is nothing to compare."""
+    if one is None or every is None or output.ndim < 3:
         return None
-    one, every = (
-        (output - x).double().square().flatten(2).mean((1, 2)).sqrt()
-        for x in (one_step, all_steps)
-    )
     if not (bool(one.isfinite().all()) and bool(every.isfinite().all() and (every > 0).any())):
         return None
     return float(torch.where(every > 0, one / every, 0.0).max())

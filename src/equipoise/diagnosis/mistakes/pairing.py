@@ -22,6 +22,7 @@ from equipoise.diagnosis.mistakes.sources import (
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import mapped, tensors
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
 
@@ -69,7 +70,8 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
     batch = mapped(exchange, traced.batch)
     try:
         passes = with_other_data(traced, batch, evaluation=True)
-    except Exception:  # a model that does not run in evaluation, as detectors without targets
+    except Exception as error:  # one that does not run in evaluation, as without targets
+        pass_on_lack_of_memory(error)
         return []
     if passes is None:
         return []

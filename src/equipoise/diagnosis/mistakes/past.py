@@ -78,11 +78,10 @@ def _is_given(x: Tensor, target: Tensor, late: int) -> bool:
 def _is_causal(series: Tensor, late: int, traced: TracedPass) -> bool:
     """Whether a step changes the output whose target it is, and later ones, but no earlier."""
     at = series.shape[1] // 2
-    for one, other, counts in with_a_step_exchanged(traced, series, at, counted=at + late):
-        if not bool(counts.any()):
+    for one in with_a_step_exchanged(traced, series, at, counted=at + late):
+        if not bool(one.counted.any()):
             continue
-        changes = ((one - other).abs() / one.abs().max().clamp(min=1e-30)).flatten(1).amax(1)
-        seen = changes > ROUNDING
+        seen = one.changes.amax(1) / max(one.size, 1e-30) > ROUNDING
         if not seen[:at].any() and seen[at + late] and seen[at + 1 :].any():
             return True
     return False

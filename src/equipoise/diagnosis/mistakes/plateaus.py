@@ -6,6 +6,7 @@ import math
 
 from equipoise.diagnosis.mistakes.sources import PRODUCTS
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.numerics.pieces import norm
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -46,14 +47,14 @@ def of_plateaus(traced: TracedPass) -> list[Finding]:
     for name, square in graph.weights.items():
         if name in matrices:
             matrix = matrices[name].detach()
-            length = max(float(matrix.double().norm()), len(matrix) ** 0.5)
+            length = max(norm(matrix), len(matrix) ** 0.5)
             moved = max(moved, length * math.sqrt(square * matrix.numel()))
     outputs = [
         node.gradients[0]
         for node in traced.after_layers
         if node.name in PRODUCTS and node.gradients and node.gradients[0] is not None
     ]
-    most = max((float(g.double().norm()) * g.numel() ** 0.5 for g in outputs), default=0.0)
+    most = max((norm(g) * g.numel() ** 0.5 for g in outputs), default=0.0)
     least = min(abs(graph.loss), most)
     if not (0 < moved < _FLAT * least < math.inf):
         return []

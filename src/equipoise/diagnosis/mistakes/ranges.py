@@ -6,7 +6,7 @@ make them, and the operations behind are repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.repeated import numbers_with
 from equipoise.diagnosis.mistakes.sources import ARRANGING, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each, place_of
-from equipoise.instrument.recording.graph import Made, Node
+from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.numerics.precision import widest
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -51,12 +52,13 @@ def of_ranges(traced: TracedPass) -> list[Finding]:
     if traced.loss_is_assumed or not layers or not judged:
         return []
     made = [Made(node.number, 0) for node in layers]
-    passes = []
+    asked = {source for node in judged for source in _asked(node, traced)}
+    passes: list[Mapping[Made, Tensor]] = []
     for values in zip(*(_outputs(node.outputs[0].detach()) for node in layers), strict=True):
         found = numbers_with(traced.graph, dict(zip(made, values, strict=True)))
         if found is None:
             return []
-        passes.append(found)
+        passes.append({made: found[made] for made in asked if made in found})
     size = max(node.outputs[0].numel() for node in layers)
 
     def tried(source: object) -> Tensor | None:
@@ -64,7 +66,8 @@ def of_ranges(traced: TracedPass) -> list[Finding]:
         if not isinstance(source, Made) or source not in passes[0]:
             return None
         shapes = {one[source].shape for one in passes}
-        values = [one[source].double() for one in passes if one[source].is_floating_point()]
+        values = [one[source] for one in passes if one[source].is_floating_point()]
+        values = [value.to(widest(value.device)) for value in values]
         return torch.stack(values) if len(shapes) == 1 and len(values) == len(passes) else None
 
     return one_of_each(
@@ -158,10 +161,7 @@ def _never_satisfied(
 ) -> Finding | None:
     if not _cuts_below_zero(node) or not _is_by_number(node, traced):
         return None
-    source = node.inputs[0]
-    while isinstance(source, Made) and (made := traced.nodes[source.node]).name in _ORDERING:
-        source = made.inputs[0]  # in order, the largest are never below zero
-    values = tried(source)
+    values = tried(_before_ordering(node.inputs[0], traced))
     if values is None or node.outputs[0].numel() < 2:
         return None
     low, change = values.amin(0), values.amax(0) - values.amin(0)
@@ -181,6 +181,21 @@ def _never_satisfied(
         "Hinge losses, and Lovász's with a hinge, take logits: leave the sigmoid away, or take "
         "the form of the loss for probabilities.",
     )
+
+
+def _before_ordering(source: Made | Given, traced: TracedPass) -> Made | Given:
+    """What was put in order: then, the largest are never below zero."""
+    while isinstance(source, Made) and (made := traced.nodes[source.node]).name in _ORDERING:
+        source = made.inputs[0]
+    return source
+
+
+def _asked(node: Node, traced: TracedPass) -> Iterator[Made]:
+    """What is looked at of an operation's inputs."""
+    given = node.inputs[1] if node.name == "div" else node.inputs[0]
+    for source in (given, _before_ordering(given, traced)):
+        if isinstance(source, Made):
+            yield source
 
 
 def _cuts_below_zero(node: Node) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.sources import tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument import trees, untouched
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 from equipoise.instrument.recording.tracer import trace
@@ -57,7 +58,8 @@ def numbers_with(
                     outputs: tuple[Tensor, ...] = (_written(node, value, nodes),)
                 else:
                     outputs = evaluated(node.operator, *arguments)
-            except (RuntimeError, TypeError, ValueError):
+            except (RuntimeError, TypeError, ValueError) as error:
+                pass_on_lack_of_memory(error)
                 return None
             new |= {Made(node.number, place): output for place, output in enumerate(outputs)}
     return new

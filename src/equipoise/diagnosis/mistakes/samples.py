@@ -18,7 +18,9 @@ from equipoise.diagnosis.mistakes.relations import holds_pairs
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.normalisers import is_normaliser
+from equipoise.numerics.pieces import largest
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -54,13 +56,16 @@ def of_samples(traced: TracedPass) -> list[Finding]:
         return []
     exchanged = _others_exchanged(traced.batch, count)
     try:
-        again, first, second = (
-            _recorded(traced, batch, count) for batch in (traced.batch, traced.batch, exchanged)
-        )
-    except Exception:  # a model that does not run in evaluation, as detectors without targets
+        first = _recorded(traced, traced.batch, count)
+        noise = _changes(_recorded(traced, traced.batch, count), first)
+        if not noise or max(map(max, noise)) > 0:
+            return []
+        second = _recorded(traced, exchanged, count)
+    except Exception as error:  # one that does not run in evaluation, as without targets
+        pass_on_lack_of_memory(error)
         return []
-    changes, noise = _changes(first, second), _changes(again, first)
-    if not noise or max(map(max, noise)) > 0 or _drew_otherwise(first, second):
+    changes = _changes(first, second)
+    if _drew_otherwise(first, second):
         return []
     if not changes or not _output_depends_on_others(traced.model, first, changes):
         return []
@@ -258,6 +263,5 @@ def _difference(before: Tensor, after: Tensor) -> float:
     """The largest change over the largest number; 0 where either is not finite."""
     if before.shape != after.shape or not before.numel():
         return 0.0
-    size = float(before.abs().max())
-    change = float((after - before).abs().max())
+    size, change = largest(before), largest(after - before)
     return change / size if size > 0 and math.isfinite(change) else 0.0

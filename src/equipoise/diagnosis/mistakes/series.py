@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equipoise.diagnosis.inputs.calls import TARGETS
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
@@ -15,8 +18,12 @@ from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.forward import recording_gradients
+from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.random_states import seeded
+from equipoise.numerics.pieces import largest, longest_piece
 from equipoise.training.losses import IGNORED
+
+Kept = TypeVar("Kept")
 
 # Fewer samples have no other inputs to exchange, and fewer steps no order to speak of.
 LEAST_SAMPLES, LEAST_STEPS = 2, 4
@@ -90,9 +97,24 @@ def others(x: Tensor) -> Tensor:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a step of the input does to an output that has steps.
+
+    Args:
+        size: The largest number of the output.
+        changes: The largest change for each step and sample, ``[steps, samples]``.
+        counted: For which samples the loss depends on the step that is looked for in it.
+    """
+
+    size: float
+    changes: Tensor
+    counted: Tensor
+
+
 def with_a_step_exchanged(
     traced: TracedPass, series: Tensor, at: int, *, counted: int
-) -> list[tuple[Tensor, Tensor, Tensor]]:
+) -> list[Exchange]:
     """What a step of the input does to the outputs for all steps, in evaluation.
 
     Args:
@@ -103,70 +125,115 @@ def with_a_step_exchanged(
         counted: The step whose outputs are looked for in the loss.
 
     Returns:
-        Of each output, with the axis of steps first, itself, the same with the step exchanged, and
-        for which samples the loss depends on it; nothing of a model that does not run so, or that
-        gives infinite numbers or other shapes.
+        Of each output; nothing of a model that does not run so, or that gives infinite numbers or
+        other shapes.
     """
-    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
     samples, length = series.shape[:2]
     try:
-        seen = _samples_counted(model, loss_fn, batch, samples, length, counted)
-        first, second = (
-            outputs_by_step(model, loss_fn, one, samples, length, traced.patience)
-            for one in (batch, exchanged(batch, series, at))
+        seen = _samples_counted(
+            traced.model, traced.loss_fn, traced.batch, samples, length, counted
         )
-    except Exception:  # whatever a model does in evaluation
+        first = outputs_by_step(traced, traced.batch, series, torch.clone)
+        second = outputs_by_step(
+            traced, exchanged(traced.batch, series, at), series, compared_with(first, _most)
+        )
+        sizes = [largest(x) for x in first]
+    except Exception as error:  # whatever a model does in evaluation
+        pass_on_lack_of_memory(error)
         return []
-    found = list(zip(first, second, seen, strict=False))
-    if any(one.shape != two.shape or not bool(one.isfinite().all()) for one, two, _ in found):
-        return []
+    found = []
+    for size, changes, counts in zip(sizes, second, seen, strict=False):
+        if changes is None or not math.isfinite(size):
+            return []
+        found.append(Exchange(size, changes, counts))
     return found
 
 
 def outputs_by_step(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    batch: Any,
-    samples: int,
-    length: int,
-    patience: float,
-) -> list[Tensor]:
-    """What the model gives for each step, with the axis of steps first."""
-    found: list[Tensor] = []
+    traced: TracedPass, batch: Any, series: Tensor, keep: Callable[[Tensor], Kept]
+) -> list[Kept]:
+    """Run the model in evaluation, and look at what it gives for each step.
+
+    Args:
+        traced: The pass, which is run again, with its patience.
+        batch: What it is run on.
+        series: A tensor of the batch whose first axes are those of samples and steps.
+        keep: Takes an output, with the axis of steps first and then that of samples, and gives
+            what is to be kept of it.
+    """
+    samples, length = series.shape[:2]
+    found: list[Kept] = []
+    shapes: list[torch.Size] = []
 
     def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        if module is model:
+        if module is traced.model:
             for x, steps_first in _with_steps(output, samples, length):
-                by_step = steps_first(x)
-                if not found or by_step.shape == found[0].shape:
-                    found.append(by_step.detach().clone())
+                by_step = steps_first(x).detach()
+                if not shapes or by_step.shape == shapes[0]:
+                    shapes.append(by_step.shape)
+                    found.append(keep(by_step))
 
-    evaluate_once(model, loss_fn, batch, look, patience=patience)
+    evaluate_once(traced.model, traced.loss_fn, batch, look, patience=traced.patience)
     return found
+
+
+def compared_with(
+    outputs: list[Tensor], compare: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor | None]:
+    """What is kept of outputs of another pass, without these outputs.
+
+    Args:
+        outputs: Of a pass, with the axis of steps first.
+        compare: Takes differences for some steps, ``[steps, samples, features]``, and gives
+            something for each of these steps.
+
+    Returns:
+        Takes the outputs of the other pass one after the other, and gives None of those of
+        another shape and of those that the first pass does not have.
+    """
+    left = iter(outputs)
+
+    def keep(other: Tensor) -> Tensor | None:
+        one = next(left, None)
+        if one is None or one.shape != other.shape:
+            return None
+        some = max(1, longest_piece(one.device) * len(one) // max(1, one.numel()))
+        parts = zip(torch.split(one, some), torch.split(other, some), strict=True)
+        return torch.cat([compare((x - y).reshape(*x.shape[:2], -1)) for x, y in parts])
+
+    return keep
+
+
+def _most(differences: Tensor) -> Tensor:
+    return differences.abs().amax(2)
 
 
 def _samples_counted(
     model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
 ) -> list[Tensor]:
     """Of each output, for which samples the loss depends on a step."""
-    found: list[tuple[Tensor, Callable[[Tensor], Tensor]]] = []
+    edges: list[GradientEdge | None] = []  # and no outputs, which take memory
+    arranged: list[Callable[[Tensor], Tensor]] = []
+    shapes: list[torch.Size] = []
 
     def look(module: nn.Module, arguments: Any, output: Any) -> None:
         for x, steps_first in _with_steps(output, samples, length):
-            first, first_of_it = found[0] if found else (x, steps_first)
-            if steps_first(x).shape == first_of_it(first).shape:
-                found.append((x, steps_first))
+            shape = steps_first(x).shape
+            if not shapes or shape == shapes[0]:
+                shapes.append(shape)
+                edges.append(get_gradient_edge(x) if x.requires_grad else None)
+                arranged.append(steps_first)
 
     with untouched(model), recording_gradients(), seeded(0):
         with model.register_forward_hook(look):
             loss = loss_fn(model, batch)
-        used = [x for x, _ in found if x.requires_grad]
+        used = [edge for edge in edges if edge is not None]
         gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
     counted = []
-    for x, steps_first in found:
-        gradient = next(gradients) if x.requires_grad else None
+    for edge, steps_first in zip(edges, arranged, strict=True):
+        gradient = None if edge is None else next(gradients)
         counted.append(
-            torch.zeros(samples, dtype=torch.bool, device=x.device)
+            torch.zeros(samples, dtype=torch.bool, device=loss.device)
             if gradient is None
             else (steps_first(gradient)[step] != 0).reshape(samples, -1).any(1)
         )

@@ -54,7 +54,7 @@ def of_signs(traced: TracedPass) -> list[Finding]:
         return []  # too coarse for small steps
     if _has_hooks(model):
         return _by_hooks(model, loss_fn, batch)
-    if abs(graph.loss) < _CHANGE or any(node.function for node in graph.nodes):
+    if abs(graph.loss) < _CHANGE or graph.has_functions:
         return []
     if traced.takes_detached:
         return []

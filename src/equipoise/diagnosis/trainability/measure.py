@@ -81,7 +81,7 @@ def trainability(
 def _judged(found: TracedModel, fresh: nn.Module, *, depth: bool) -> Trainability:
     problem, graph = found.problem, found.graph
     never = stuck(fresh, problem.loss_fn, problem.more(), graph.without_gradient)
-    deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience, graph)
+    deaf = forgotten(fresh, problem.loss_fn, problem.first, problem.patience, graph.has_functions)
     for finding in [
         *conclude_broken(broken(graph)),
         *conclude_stuck(never),

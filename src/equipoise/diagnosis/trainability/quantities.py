@@ -30,12 +30,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import PRODUCTS, kinds_behind, kinds_of, tensor
 from equipoise.diagnosis.trainability.entrance import leading_to, passages
 from equipoise.diagnosis.trainability.record import Quantities
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.numerics.pieces import norm, slabs
+from equipoise.numerics.precision import widest
 from equipoise.theory.propagation.propagate import NO_TIME, Propagation
 from equipoise.theory.propagation.sites import Site, Weight, of_model
 
@@ -290,12 +293,16 @@ def _of_outputs(
         if rest <= _ROUNDING * size:  # no digit of it is left
             return second_moment, correlation
         return rest, (correlation * second_moment - size) / rest
-    output = node.outputs[0].detach().double()
-    rows = (output - (bias if node.name == "addmm" else bias[:, None, None])).flatten(1)
-    total, count = float(rows.square().sum()), len(rows)
+    rows = node.outputs[0].detach().flatten(1)
+    shift = bias.repeat_interleave(rows.shape[1] // len(bias))
+    total, summed, count = 0.0, torch.zeros_like(shift, dtype=widest(rows.device)), len(rows)
+    for slab in slabs(rows, 1):
+        moved = slab - shift
+        total += norm(moved) ** 2
+        summed += moved.sum(0)
     if count < 2 or not total > 0:
         return second_moment, correlation
-    shared = float(rows.sum(0).square().sum()) - total
+    shared = norm(summed) ** 2 - total
     return total / rows.numel(), shared / (total * (count - 1))
 
 

@@ -21,6 +21,7 @@ from equipoise.diagnosis.mistakes.sources import (
     tensor,
 )
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.numerics.pieces import deviation, distance, mean, norm
 
 # From how many standard deviations the mean is far, for layers that are given any numbers and for
 # those that are given bounded ones or batch norm's, and how the log-odds fall with the logarithm
@@ -58,26 +59,27 @@ def burden(graph: Graph) -> float:
                 continue
             made = nodes[output.node]
             gradient = made.gradients[output.index] if made.gradients else None
-            size = 0.0 if gradient is None else float(gradient.double().norm())
+            size = 0.0 if gradient is None else norm(gradient)
             if size > most:
                 most, found = size, _of(output, target, nodes) if is_difference else 0.0
     return found
 
 
 def _of(output: Made, target: Made | Given, nodes: Mapping[int, Node]) -> float:
-    given, wanted = (tensor(one, nodes).detach().double() for one in (output, target))
+    given, wanted = (tensor(one, nodes) for one in (output, target))
     if given.shape != wanted.shape or wanted.numel() < 2:
         return 0.0
-    spread, off = float(wanted.std()), abs(float(wanted.mean() - given.mean()))
-    if not (spread > 0 and math.isfinite(off)) or off < abs(float(given.mean())):
+    spread, middle = deviation(wanted), mean(given)
+    off = abs(mean(wanted) - middle)
+    if not (spread > 0 and math.isfinite(off)) or off < abs(middle):
         return 0.0  # it is the outputs that are far away
-    distance = float((wanted - given.mean()).square().mean().sqrt())
+    way = distance(wanted, middle) / math.sqrt(wanted.numel())
     layer = origin_of(output, nodes)
     given_to = layer.inputs if layer is not None and layer.name in PRODUCTS else ()
     bounded = [one for one in given_to if _is_bounded(one, nodes)]
     reach = _WAY * (1 + tensor(bounded[0], nodes).shape[-1]) if bounded else math.inf
     shifts = bool(bounded) or any(_is_of_batch_norm(one, nodes) for one in given_to)
-    ratios = off / ((_FAR_IF_BOUNDED if shifts else _FAR) * spread), distance / (_PART * reach)
+    ratios = off / ((_FAR_IF_BOUNDED if shifts else _FAR) * spread), way / (_PART * reach)
     return _SLOPE * sum(math.log(max(1.0, ratio)) for ratio in ratios)
 
 

@@ -201,6 +201,11 @@ class Graph:
         """Parameters that the loss depends on by its operations, and not by its numbers."""
         return tuple(name for name, square in self.weights.items() if square == 0)
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether autograd functions have backward passes of their own."""
+        return any(node.function for node in self.nodes)
+
     def at(self, edges: Iterable[GradientEdge]) -> list[Made | None]:
         """Which outputs stand at these places in the graph of derivatives; of equals the first."""
         found: dict[tuple[Any, int], Made] = {}

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from equipoise.instrument.recording.graph import Graph, Made, Node
+from equipoise.numerics.pieces import cosine
 from equipoise.theory.propagation import losses
 from equipoise.theory.propagation.attribution import Edge
 from equipoise.theory.propagation.call import OF_SHAPES, WEIGHTED, Pulled, reason_of
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
-from equipoise.theory.propagation.tensors import cosine, features_last, mean_square, second_moments
+from equipoise.theory.propagation.tensors import SecondMoments, mean_square, samples_apart
 from equipoise.theory.propagation.values import Gradient, Known, Moments, Unfinished, arranged
 
 # What a gradient along outputs may add to the prediction of the gradient before.
@@ -300,7 +301,10 @@ def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gra
 
 def of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:
     """Second moments of one gradient, in the positions of a value."""
-    pairs = second_moments(features_last(gradient, like.layout), like.correlation.samples)
+    read = SecondMoments()
+    for array in samples_apart(gradient, like.layout):
+        read.add(array)
+    pairs = read.of(like.correlation.samples)
     order = [atom for atom in like.layout.with_role("position") if atom.size > 1]
     return arranged(pairs, order, like.order)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.numerics.pieces import correlation
 from equipoise.theory.propagation import draws, losses
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
@@ -35,7 +36,6 @@ from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_p
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.rules.sums import depend_on_a_third
-from equipoise.theory.propagation.tensors import correlation
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,

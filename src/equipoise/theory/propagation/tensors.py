@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ _FEWEST_INPUTS, _FEW_ROWS = 6, 64
 _COPIED = 0.75
 # Share of outputs that is the sum of inputs.
 _SUMMED = 0.1
+# Elements of which products are taken at once, or a whole sample.
+_LARGEST_PART = 1 << 22
 # Elements that are converted at once, so that they stay in the cache.
 _CHUNK = 1 << 14
 # Terms of a sum in float32, and mean squares of which each term is safe there.
@@ -38,6 +41,36 @@ def require_values(value: Tensor) -> None:
         raise UnpredictedError("what was measured here does not hold after the change")
 
 
+class SecondMoments:
+    """Averages over features of products at two rows, of samples that come one after the other."""
+
+    def __init__(self) -> None:
+        self._samples = self._features = 0
+        self._own: Array | None = None
+        self._total: Array | None = None
+
+    def add(self, array: Array) -> None:
+        """Take some samples more.
+
+        Args:
+            array: Values, of shape ``[samples, P, features]``.
+        """
+        samples, positions, self._features = array.shape
+        rows = array.swapaxes(0, 1).reshape(positions, -1)
+        self._samples += samples
+        self._own = _added(self._own, rows @ rows.T)
+        self._total = _added(self._total, array.sum(0))
+
+    def of(self, taken: int) -> Exchangeable:
+        """The averages, of so many samples as there are taken to be."""
+        assert self._own is not None
+        assert self._total is not None
+        samples, features, total = self._samples, self._features, self._total
+        own = self._own.astype(np.float64, copy=False)
+        diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
+        return Exchangeable(own / (samples * features), diff, taken)
+
+
 def second_moments(array: Array, taken: int) -> Exchangeable:
     """Averages over features of products at two rows.
 
@@ -45,39 +78,103 @@ def second_moments(array: Array, taken: int) -> Exchangeable:
         array: Values, of shape ``[samples, P, features]``.
         taken: How many samples there are taken to be.
     """
-    samples, positions, features = array.shape
-    total = array.sum(0)
-    rows = array.swapaxes(0, 1).reshape(positions, -1)
-    own = (rows @ rows.T).astype(np.float64, copy=False)
-    diff = (total @ total.T - own) / max(1, samples * (samples - 1) * features)
-    return Exchangeable(own / (samples * features), diff, taken)
+    found = SecondMoments()
+    found.add(array)
+    return found.of(taken)
 
 
-def scatter_of_products(array: Array) -> float:
+class ScatterOfProducts:
     r"""Variance between samples of products of two positions, averaged over features.
 
     Of values ``[samples, P, features]``, less their mean over positions. With :math:`G_n` the
     products in sample n, :math:`(E \lVert G_n \rVert^2 - \lVert E G_n \rVert^2)
     / (\operatorname{tr} E G_n)^2`.
     """
-    centred = array - array.mean(1, keepdims=True)
-    samples, positions, _ = array.shape
-    size = float((centred**2).sum(dtype=np.float64)) / samples
-    if positions == 1 or size <= 0:
-        return 0.0
-    rows = centred.swapaxes(0, 1).reshape(positions, -1)
-    squares = sum(_squared_products(sample) for sample in centred) / samples
-    return float((squares - _squared_products(rows) / samples**2) / size**2)
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._size = self._squares = 0.0
+        self._products: Array | None = None
+        self._rows: Array | None = None  # of which products are not taken yet
+
+    def add(self, array: Array) -> None:
+        """Take some samples more."""
+        samples, positions, features = array.shape
+        self._samples += samples
+        if positions == 1:
+            return
+        centred = array - array.mean(1, keepdims=True)
+        self._size += float((centred**2).sum(dtype=np.float64))
+        if positions > features:  # products of columns are fewer, and have the same squares
+            self._squares += sum(_squared(sample.T @ sample) for sample in centred)
+            self._take_products()
+            self._rows = centred.swapaxes(0, 1).reshape(positions, -1)
+            return
+        for sample in centred:
+            products = sample @ sample.T
+            self._squares += _squared(products)
+            self._products = _added(self._products, products)
+
+    def _take_products(self) -> None:
+        if self._rows is not None:
+            self._products = _added(self._products, self._rows @ self._rows.T)
+            self._rows = None
+
+    @property
+    def value(self) -> float:
+        """The variance; 0 where nothing differs from position to position."""
+        if self._size <= 0:
+            return 0.0
+        rows = self._rows
+        if self._products is None and rows is not None and len(rows) > rows.shape[1]:
+            together = _squared(rows.T @ rows)
+        else:
+            self._take_products()
+            assert self._products is not None
+            together = _squared(self._products)
+        squares, size = self._squares / self._samples, self._size / self._samples
+        return (squares - together / self._samples**2) / size**2
 
 
-def _squared_products(rows: Array) -> float:
-    """Sum of the squares of all products of two rows, or of two columns if they are fewer."""
-    products = rows.T @ rows if len(rows) > rows.shape[1] else rows @ rows.T
+def scatter_of_products(array: Array) -> float:
+    """The same of all samples at once."""
+    found = ScatterOfProducts()
+    found.add(array)
+    return found.value
+
+
+def _added(total: Array | None, array: Array) -> Array:
+    return array if total is None else np.add(total, array, out=total)
+
+
+def _squared(products: Array) -> float:
+    """Sum of squares."""
     return float((products**2).sum(dtype=np.float64))
 
 
 def features_last(value: Tensor, layout: Layout) -> Array:
     """Values as ``[samples, positions, features]``."""
+    arranged, shape = _arranged(value, layout)
+    return _as_array(arranged, shape)
+
+
+def samples_apart(value: Tensor, layout: Layout) -> Iterator[Array]:
+    """The same, a few samples at a time."""
+    arranged, shape = _arranged(value, layout)
+    for some in torch.split(arranged, max(1, _LARGEST_PART // max(1, math.prod(shape[1:])))):
+        yield _as_array(some, (len(some), *shape[1:]))
+
+
+def _as_array(arranged: Tensor, shape: Sequence[int]) -> Array:
+    return np.asarray(arranged.cpu().double().reshape(*shape).numpy())
+
+
+def _arranged(value: Tensor, layout: Layout) -> tuple[Tensor, list[int]]:
+    """The axes of samples, positions and features in this order, and how many there are of each.
+
+    Raises:
+        UnpredictedError: Of complex numbers, and without an axis of samples.
+    """
     atoms = layout.atoms
     if value.is_complex():
         raise UnpredictedError("complex numbers that were not followed to here")
@@ -86,9 +183,8 @@ def features_last(value: Tensor, layout: Layout) -> Array:
     sizes = [atom.size for atom in atoms]
     roles = ("sample", "position", "feature")
     order = [i for role in roles for i, atom in enumerate(atoms) if atom.role == role]
-    array = value.detach().double().cpu().reshape(sizes).permute(order)
     shape = [math.prod(a.size for a in atoms if a.role == role) for role in roles]
-    return np.asarray(array.reshape(shape).numpy())
+    return value.detach().reshape(sizes).permute(order), shape
 
 
 def is_uniform(value: Tensor) -> bool:
@@ -126,25 +222,6 @@ def require_random(rows: Tensor) -> None:
     mean, square = float(rows.detach().mean(dtype=torch.float64)), mean_square(rows)
     if mean**2 * inputs > _SUMMED * square and mean**2 * rows.numel() > 25 * square:
         raise UnpredictedError("weights whose mean is not 0")
-
-
-def correlation(a: Tensor, b: Tensor) -> float:
-    """Of the elements of two tensors, one of which may be repeated; 0 if one is constant.
-
-    Examples:
-        >>> round(correlation(torch.tensor([1.0, 2.0]), torch.tensor([5.0, 3.0])), 12)
-        -1.0
-    """
-    a, b = a.detach().double(), b.detach().double()
-    a, b = a + torch.zeros_like(b), b + torch.zeros_like(a)
-    return cosine(a - a.mean(), b - b.mean())
-
-
-def cosine(a: Tensor, b: Tensor) -> float:
-    """Between two tensors of one shape."""
-    a, b = a.detach().double(), b.detach().double()
-    size = float(a.norm() * b.norm())
-    return float((a * b).sum()) / size if size > 0 else 0.0
 
 
 def mean_square(value: Tensor) -> float:

@@ -21,11 +21,11 @@ from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Lat
 from equipoise.theory.propagation.filters import Filters
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.tensors import (
-    features_last,
+    ScatterOfProducts,
+    SecondMoments,
     mean_square,
     require_values,
-    scatter_of_products,
-    second_moments,
+    samples_apart,
 )
 
 Array = NDArray[np.float64]
@@ -525,11 +525,15 @@ def measured(value: Tensor, layout: Layout) -> Moments:
     layout = layout.with_open_as("position").without_short_axes()
     order = layout.with_role("position")
     require_few(layout.size("position"))  # before large maps are copied
-    array = features_last(value, layout)
-    _, positions, features = array.shape
-    mean = array.mean((0, 2)) if features > 1 else np.zeros(positions)
-    moments = from_covariance(layout, order, second_moments(array, layout.count("sample")), mean)
-    return replace(moments, scatter=scatter_of_products(array) - 1 / features)
+    pairs, scatter, total, count = SecondMoments(), ScatterOfProducts(), np.zeros(()), 0
+    for array in samples_apart(value, layout):
+        samples, _, features = array.shape
+        pairs.add(array)
+        scatter.add(array)
+        total, count = total + array.sum((0, 2)), count + samples * features
+    mean = total / count if features > 1 else np.zeros_like(total)
+    moments = from_covariance(layout, order, pairs.of(layout.count("sample")), mean)
+    return replace(moments, scatter=scatter.value - 1 / features)
 
 
 def require_few(positions: int) -> None:
