@@ -3,7 +3,9 @@
 import torch
 from torch import nn
 
+from equipoise.diagnosis import rehearsal
 from equipoise.diagnosis.price import SECONDS, STEPS, free_memory, memory_in_words, plan
+from equipoise.diagnosis.problem import Problem
 
 PRICES = {"preconditioning": 3.0, "smoothness": 20.0, "hessian": 60.0}
 NAMES = ("preconditioning", "hessian", "smoothness")
@@ -56,7 +58,31 @@ def test_memory_is_told_where_it_is_large_or_scarce():
     assert "it may not do" in memory_in_words(small, 50_000)
     with torch.device("meta"):
         large = nn.Linear(10_000, 100_000)
-    assert memory_in_words(large, None).endswith("8.0 GB of memory.")
+    assert "second model take about 8.0 GB of memory" in memory_in_words(large, None)
+    assert "of a batch comes on top" in memory_in_words(large, None)
+
+
+def test_what_a_forward_pass_keeps_counts_where_the_device_tells():
+    """A small model with large maps or logits is no small matter."""
+    small = nn.Linear(100, 100)
+    words = memory_in_words(small, 20 * 10**9, kept=4 * 10**9)
+    assert words.startswith("The check-up takes about 24 GB of memory")
+    assert "4.0 GB that a forward pass keeps" in words
+    assert words.endswith("20 GB are free: it may not do.")
+    assert memory_in_words(small, 20 * 10**9, kept=10**6) == ""
+
+
+def test_what_a_forward_pass_keeps_is_measured_while_its_loss_is_alive(monkeypatch):
+    """On a device that tells; here it tells of the tensors that a loss has made so far."""
+    made = []
+
+    def loss_fn(model, x):
+        made.append(1000)
+        return model(x).square().mean()
+
+    assert Problem.prepare(nn.Linear(2, 2), [torch.ones(3, 2)], loss_fn=loss_fn).kept_bytes is None
+    monkeypatch.setattr(rehearsal, "allocated", lambda device: sum(made))
+    assert Problem.prepare(nn.Linear(2, 2), [torch.ones(3, 2)], loss_fn=loss_fn).kept_bytes == 1000
 
 
 def test_free_memory_is_known_of_this_machine_or_not_at_all():

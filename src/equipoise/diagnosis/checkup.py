@@ -160,7 +160,7 @@ def checkup(
             watch=watch,
         )
         if notice is not None:
-            memory = memory_in_words(fresh, free_memory(problem.device))
+            memory = memory_in_words(fresh, free_memory(problem.device), problem.kept_bytes)
             notice(f"{examined.plan.notice} {memory}".rstrip())
         examined.run(remedies, training, folder)
     found = _record(examined, target or name_of(model), started)

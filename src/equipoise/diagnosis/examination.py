@@ -33,6 +33,7 @@ from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
 from equipoise.diagnosis.price import FOR_A_VERDICT, Plan
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Comparison, LayerPrediction, Recommendation
+from equipoise.diagnosis.refusals import in_words, too_little_memory
 from equipoise.diagnosis.remedies import Outlook, recommend
 from equipoise.diagnosis.second_order.measure import second_order
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
@@ -49,6 +50,7 @@ from equipoise.diagnosis.trainability.quantities import lack_time
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.batches import samples
 from equipoise.instrument.clock import Stopwatch
+from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
 from equipoise.probes.gradient_growth import GrowthInterrupted
@@ -136,6 +138,7 @@ class Examination:
             self.interrupted = True
         except Exception as error:  # also what was finished before the user's code failed
             self.interrupted, self.failure = True, error
+            let_go(error)
 
     def _measure(self, *, propose: bool) -> None:
         self._check_initialisation()
@@ -186,7 +189,9 @@ class Examination:
             if self.trainability is None and lack_time(propagation.sites):
                 propagation = self._judge(trace, max(allowance, FOR_A_VERDICT), passes)
         except Exception as error:  # whatever a model does, it is measured
-            self.untraced = f"tracing the model failed with {type(error).__name__}: {error}"
+            words = f"tracing the model failed with {type(error).__name__}: {error}"
+            self.untraced = too_little_memory(error) if lacks_memory(error) else words
+            let_go(error)
             return None, None
         self.sites, self.attribution = propagation.sites, propagation.attribution
         self.predictions = trace.at_layers(propagation)
@@ -227,7 +232,7 @@ class Examination:
             )
         except Exception as error:  # it is not to cost the prediction
             return (
-                Finding("note", "Layers that start alike were not looked at", wording.said(error)),
+                Finding("note", "Layers that start alike were not looked at", in_words(error)),
             )
         return ()
 
@@ -243,6 +248,7 @@ class Examination:
             if change is not None:
                 change()
 
+        self.report(stage, 0, seeds * len(self.problem.held))
         return probes.gradient_growth(
             self.model,
             self.problem.loss_fn,

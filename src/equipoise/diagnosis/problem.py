@@ -61,6 +61,7 @@ class Problem:
         assumptions: How model, data and loss were made to fit together.
         step_seconds: What one training step about takes.
         dtype: What floating-point data are converted to; None leaves them as they are.
+        kept_bytes: What a forward pass keeps for its gradients; None where nothing tells.
         loss_is_assumed: Whether the loss is neither the user's nor the model's own.
     """
 
@@ -74,6 +75,7 @@ class Problem:
     assumptions: tuple[str, ...] = ()
     dtype: torch.dtype | None = None
     step_seconds: float = math.nan
+    kept_bytes: int | None = None
     loss_is_assumed: bool = False
 
     @classmethod
@@ -149,9 +151,9 @@ class Problem:
             loss_is_assumed=found.is_assumed,
         )
         watch = Stopwatch(place)
-        problem.rehearse(made)
+        kept = problem.rehearse(made)
         # Of a training step a third is the forward pass.
-        return replace(problem, step_seconds=3 * watch.seconds())
+        return replace(problem, step_seconds=3 * watch.seconds(), kept_bytes=kept)
 
     @property
     def first(self) -> Batch:
@@ -175,9 +177,9 @@ class Problem:
         """Build the model with a seed, or with the current random state."""
         return fresh(self.build, self.first, seed)
 
-    def rehearse(self, model: nn.Module) -> None:
+    def rehearse(self, model: nn.Module) -> int | None:
         """Run a model on the first batch; see :func:`rehearse`."""
-        rehearse(model, self.first, self.loss_fn, self.source.name)
+        return rehearse(model, self.first, self.loss_fn, self.source.name)
 
     def draw(self, count: int, seed: int) -> tuple[Batch, ...]:
         """Draw batches of one size."""

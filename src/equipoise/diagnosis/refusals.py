@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument.batches import fields, is_pair, oddity, shape_of, shapes, tensors
+from equipoise.instrument.memory import asked_for, lacks_memory
 from equipoise.instrument.types import Batch
 from equipoise.records.wording import count, first_sentence, listed, said
 
@@ -60,6 +61,11 @@ _OF_BACKENDS = re.compile(r"\. This could be because the operator doesn't exist 
 _COLUMNS = 3
 
 
+# What a check-up takes at its peak, in peaks of a training step: 2.0 where logits are by far the
+# largest, 2.8 of a GPT, 3.4 of a ResNet-18 on images of 96 × 96.
+_STEPS_OF_MEMORY = "2 to 4"
+
+
 class FailedOnBatchError(ValueError):
     """The model or the loss raised something, which is the cause of this."""
 
@@ -72,6 +78,9 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
         data: Where the batch comes from.
         error: What was raised.
     """
+    if lacks_memory(error):
+        where = f"on a batch of {data} with inputs of shape {shape_in_words(batch)}"
+        return FailedOnBatchError(f"{where}, {too_little_memory(error)}")
     words = _OF_BACKENDS.sub(".", first_sentence(error))
     if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
         words = f"{type(error).__name__}: {words}" if str(error) else words
@@ -91,6 +100,21 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
     )
 
 
+def too_little_memory(error: BaseException) -> str:
+    """What to do where memory does not suffice.
+
+    Examples:
+        >>> print(too_little_memory(MemoryError()))
+        memory does not suffice. A check-up takes 2 to 4 times what a training step takes: give
+        batches of fewer samples.
+    """
+    asked = asked_for(error)
+    return (
+        f"memory does not suffice{f' for {asked} more' if asked else ''}. A check-up takes "
+        f"{_STEPS_OF_MEMORY} times what a training step takes: give batches of fewer samples."
+    )
+
+
 def in_words(error: Exception) -> str:
     """What was raised after the rehearsal, and what to do about it if that is known.
 
@@ -100,6 +124,8 @@ def in_words(error: Exception) -> str:
     """
     if isinstance(error, ValueError):
         return str(error).strip()
+    if lacks_memory(error):
+        return too_little_memory(error)
     words = said(error)
     return next((f"{words} {remedy}" for known, remedy in _KNOWN if known.search(words)), words)
 

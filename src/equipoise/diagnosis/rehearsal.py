@@ -17,6 +17,7 @@ from equipoise.diagnosis.refusals import (
     shape_in_words,
 )
 from equipoise.instrument.loss_value import UnfitLossError, checked_loss
+from equipoise.instrument.memory import allocated
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
@@ -42,13 +43,18 @@ class LossOnData:
         return checked_loss(value)
 
 
-def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> None:
+def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> int | None:
     """Run one batch forward and check the loss.
+
+    Returns:
+        Bytes that the pass keeps for its gradients; None where nothing tells.
 
     Raises:
         ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
             scalar, or depends on no parameter.
     """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    before = allocated(device)
     try:
         with untouched(model), counting_rows(model):
             value = loss(model, batch)
@@ -56,7 +62,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
         raise
     except Exception as error:
         raise failed(batch, data, error) from error
-    value = checked_loss(value)
+    value, after = checked_loss(value), allocated(device)
     if torch.is_grad_enabled() and not value.requires_grad:
         raise ValueError(
             "the loss depends on no trainable parameter. Does the model detach its output, take "
@@ -71,6 +77,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> N
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
             f"{shape_in_words(batch)}{where}"
         )
+    return None if before is None or after is None else max(0, after - before)
 
 
 @contextlib.contextmanager

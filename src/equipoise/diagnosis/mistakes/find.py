@@ -39,6 +39,8 @@ from equipoise.diagnosis.mistakes.steps import of_steps
 from equipoise.diagnosis.mistakes.targets import of_targets
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.refusals import too_little_memory
+from equipoise.instrument.memory import lacks_memory
 from equipoise.instrument.recording.graph import Graph
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -95,11 +97,18 @@ def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
     )
     found: list[Finding] = []
     failed: list[str] = []
+    too_large: dict[str, str] = {}
     for what, detect in DETECTORS.items():
         try:
             found += detect(traced)
         except Exception as error:  # what a model or its loader does is not to end the check-up
-            failed.append(f"{wording.capital(what)}: {wording.said(error)}")
+            if lacks_memory(error):
+                too_large[what] = too_little_memory(error)
+            else:
+                failed.append(f"{wording.capital(what)}: {wording.said(error)}")
+    if too_large:
+        *_, last = too_large.values()
+        failed.append(f"{wording.capital(wording.listed([*too_large], 3))}: {last}")
     if failed:
         found.append(Finding("note", "Not all mistakes could be looked for", " ".join(failed)))
     return found
