@@ -24,7 +24,7 @@ from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
 from equipoise.diagnosis.initialisation.ties import told_by_logits
-from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.mistakes.find import Search
 from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
@@ -92,7 +92,8 @@ class Examination:
     trainability: Trainability | None = None
     untraced: str = ""
     unjudged: str = ""
-    mistakes: Sequence[Finding] = ()
+    alike: Sequence[Finding] = ()
+    search: Search | None = None
     without_gradient: frozenset[str] = frozenset()
     behind_weights: frozenset[str] = frozenset()
     growth: GradientGrowth | None = None
@@ -114,6 +115,11 @@ class Examination:
     def obstacle(self) -> Broken | Stuck | Forgotten:
         """What keeps the model from training, whatever theory says; may be empty."""
         return self.broken or self.stuck or self.forgotten
+
+    @property
+    def mistakes(self) -> list[Finding]:
+        """Of the use of the model, and what could not be looked at."""
+        return [*self.alike, *(self.search.found if self.search is not None else ())]
 
     def run(
         self,
@@ -144,11 +150,13 @@ class Examination:
         self._check_initialisation()
         self.report("predicting", 0, 1)
         trace, propagation = self._predict()
-        self.report("predicting", 1, 1)
         has_functions = trace is not None and trace.graph.has_functions
         if not self._is_doubted:
             # They hold all tensors of a pass, and are for remedies only.
             trace = propagation = None
+        if self.search is not None:
+            self.search.finish()
+        self.report("predicting", 1, 1)
         self.growth = self._gradients("measuring gradients", self.seeds)
         self._find_obstacles(has_functions)
         self.comparisons = compare(self.growth, self.predictions)
@@ -177,11 +185,9 @@ class Examination:
         try:
             trace = traced(self.problem, self.model)
             self.broken = broken(trace.graph)
-            self.mistakes = [
-                *self._compare_units(trace),
-                *mistakes(trace.graph, self.model, trace.problem),
-                *_fewer_samples(trace.problem, self.problem),
-            ]
+            self.alike = self._compare_units(trace)
+            self.search = Search(trace.graph, self.model, trace.problem)
+            passes += self.search.looks
             self.without_gradient = frozenset(trace.graph.without_gradient)
             self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
             allowance = self.plan.theory_seconds(self.watch.seconds(), passes)

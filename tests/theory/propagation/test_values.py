@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.theory.propagation import tensors
+from equipoise.theory.propagation.layout import Atom, Layout
 from equipoise.theory.propagation.tensors import mean_square, scatter_of_products
+from equipoise.theory.propagation.values import measured
 
 
 class TestMeanSquare:
@@ -56,3 +59,30 @@ def test_scatter_of_products_is_that_of_its_definition(shape):
     mean = G.mean(0)
     expected = ((G**2).sum((1, 2)).mean() - (mean**2).sum()) / np.trace(mean) ** 2
     assert scatter_of_products(x) == pytest.approx(expected, abs=1e-12)
+
+
+class TestSamplesApart:
+    """What is read of large tensors a few samples at a time is what is read of them at once."""
+
+    @pytest.mark.parametrize("shape", [(6, 5, 8), (6, 9, 4), (2, 40, 3), (5, 1, 7), (4, 6, 1)])
+    @pytest.mark.parametrize("part", [1, 80])
+    def test_of_a_tensor(self, shape, part, monkeypatch):
+        roles = ("sample", "position", "feature")
+        layout = Layout(tuple((Atom.new(r, n),) for r, n in zip(roles, shape, strict=True)))
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 0.3
+        at_once = measured(x, layout)
+        monkeypatch.setattr(tensors, "_LARGEST_PART", part)
+        apart = measured(x, layout)
+        assert apart.scatter == pytest.approx(at_once.scatter, rel=1e-10, abs=1e-13)
+        np.testing.assert_allclose(apart.mean, at_once.mean, rtol=1e-12)
+        pairs = zip(apart.covariance.blocks, at_once.covariance.blocks, strict=True)
+        for one, other in pairs:
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+    def test_the_scatter_is_that_of_its_formula(self):
+        x = np.random.default_rng(0).standard_normal((6, 9, 4))
+        centred = x - x.mean(1, keepdims=True)
+        products = np.einsum("npf,nqf->npq", centred, centred)
+        squares = (products**2).sum((1, 2)).mean() - (products.mean(0) ** 2).sum()
+        expected = squares / np.einsum("npp->n", products).mean() ** 2
+        assert scatter_of_products(x) == pytest.approx(expected, rel=1e-12)

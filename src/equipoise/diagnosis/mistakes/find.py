@@ -8,6 +8,7 @@ is meant as often as not. The first critical one heads the verdict (``diagnosis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from torch import nn
 
@@ -76,39 +77,82 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
 }
 
 
-def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
-    """What is wrong with the use of a model, and not with its initialisation.
+class Search:
+    """A search for mistakes, in two parts: in a traced pass, and by running the model again.
 
     Detectors that fail, as on a later batch that the model does not take, are named in a note.
+
+    Args:
+        graph: A pass traced on the first batch; it is not kept for the second part.
+        model: One of the problem's models; left bit for bit as it is.
+        problem: What is checked.
+    """
+
+    def __init__(self, graph: Graph, model: nn.Module, problem: Problem) -> None:
+        self._found: dict[str, list[Finding]] = {}
+        self._looks: list[tuple[str, Callable[[], list[Finding]]]] = []
+        self._failed: dict[str, str] = {}
+        self._too_large: dict[str, str] = {}
+        postponed: list[Callable[[], list[Finding]]] = []
+        traced = TracedPass(
+            graph=graph,
+            model=model,
+            loss_fn=problem.loss_fn,
+            batch=problem.first,
+            more=problem.more,
+            patience=problem.patience,
+            loss_is_assumed=problem.loss_is_assumed,
+            postponed=postponed,
+        )
+        for what, detect in DETECTORS.items():
+            self._look(what, partial(detect, traced))
+            self._looks += [(what, look) for look in postponed]
+            postponed.clear()
+
+    @property
+    def looks(self) -> int:
+        """How often the model is still to be looked at; each takes about a training step."""
+        return len(self._looks)
+
+    @property
+    def found(self) -> list[Finding]:
+        """What was found so far."""
+        found = [one for what in DETECTORS for one in self._found.get(what, ())]
+        failed = [
+            f"{wording.capital(what)}: {self._failed[what]}"
+            for what in DETECTORS
+            if what in self._failed
+        ]
+        if self._too_large:
+            *_, last = self._too_large.values()
+            failed.append(f"{wording.capital(wording.listed([*self._too_large], 3))}: {last}")
+        if failed:
+            found.append(Finding("note", "Not all mistakes could be looked for", " ".join(failed)))
+        return found
+
+    def finish(self) -> None:
+        """Run the model again, where that may tell more."""
+        while self._looks:
+            self._look(*self._looks.pop(0))
+
+    def _look(self, what: str, look: Callable[[], list[Finding]]) -> None:
+        try:
+            self._found.setdefault(what, []).extend(look())
+        except Exception as error:  # what a model or its loader does is not to end the check-up
+            if lacks_memory(error):
+                self._too_large[what] = too_little_memory(error)
+            else:
+                self._failed[what] = wording.said(error)
+
+
+def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
+    """What is wrong with the use of a model, and not with its initialisation.
 
     Args:
         graph: A pass traced on the first batch.
         model: One of the problem's models; left bit for bit as it is.
         problem: What is checked.
     """
-    traced = TracedPass(
-        graph=graph,
-        model=model,
-        loss_fn=problem.loss_fn,
-        batch=problem.first,
-        more=problem.more,
-        patience=problem.patience,
-        loss_is_assumed=problem.loss_is_assumed,
-    )
-    found: list[Finding] = []
-    failed: list[str] = []
-    too_large: dict[str, str] = {}
-    for what, detect in DETECTORS.items():
-        try:
-            found += detect(traced)
-        except Exception as error:  # what a model or its loader does is not to end the check-up
-            if lacks_memory(error):
-                too_large[what] = too_little_memory(error)
-            else:
-                failed.append(f"{wording.capital(what)}: {wording.said(error)}")
-    if too_large:
-        *_, last = too_large.values()
-        failed.append(f"{wording.capital(wording.listed([*too_large], 3))}: {last}")
-    if failed:
-        found.append(Finding("note", "Not all mistakes could be looked for", " ".join(failed)))
-    return found
+    search = Search(graph, model, problem)
+    search.finish()
+    return search.found

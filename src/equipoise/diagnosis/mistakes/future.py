@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+from functools import partial
+
+from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.routes import enters_twice, is_summed_up
 from equipoise.diagnosis.mistakes.series import (
@@ -48,6 +50,10 @@ def of_future(traced: TracedPass) -> list[Finding]:
     at = series.shape[1] // 2
     if bool((others(series[:, at]) == series[:, at]).all()):
         return []
+    return traced.afterwards(partial(_by_exchange, series, at))
+
+
+def _by_exchange(series: Tensor, at: int, traced: TracedPass) -> list[Finding]:
     looked_at = with_a_step_exchanged(traced, series, at, counted=at - 1)
     change = min((_change(at - 1, one) for one in looked_at), default=0.0)
     if change <= ROUNDING:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,10 +33,12 @@ def of_memory(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
+    layers = [module for module in traced.model.modules() if isinstance(module, nn.RNNBase)]
+    return traced.afterwards(partial(_forgotten, layers)) if layers else []
+
+
+def _forgotten(layers: Sequence[nn.RNNBase], traced: TracedPass) -> list[Finding]:
     model = traced.model
-    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    if not layers:
-        return []
     given: list[tuple[nn.RNNBase, Tensor]] = []
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,10 @@ def of_own_steps(traced: TracedPass) -> list[Finding]:
     series = predicted_series(traced)
     if series is None or series.is_floating_point():
         return []
+    return traced.afterwards(partial(_by_exchange, series))
+
+
+def _by_exchange(series: Tensor, traced: TracedPass) -> list[Finding]:
     at = series.shape[1] // 2
     others = mapped(lambda x: x.roll(1, 0) if x is series else x, traced.batch)
     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.series import (
@@ -33,6 +36,7 @@ def of_past(traced: TracedPass) -> list[Finding]:
         traced: The pass on a batch whose first axes are those of samples, and the second those of
             steps. Each of two further passes may take its patience.
     """
+    found = []
     for series in inputs_of(traced.batch):
         targets = [
             target for target in traced.targets if target.ndim and is_by_step(target, series)
@@ -42,9 +46,15 @@ def of_past(traced: TracedPass) -> list[Finding]:
                 _is_given(series, target, late) and not is_next(series, target)
                 for target in targets
             ]
-            if any(given) and all(given) and _is_causal(series, late, traced):
-                return [_given(late)]
-    return []
+            if any(given) and all(given):
+                found.append((series, late))
+    return traced.afterwards(partial(_seen, found)) if found else []
+
+
+def _seen(found: Sequence[tuple[Tensor, int]], traced: TracedPass) -> list[Finding]:
+    """Of series that are targets so many steps late, whether the model sees them."""
+    late = next((late for series, late in found if _is_causal(series, late, traced)), None)
+    return [] if late is None else [_given(late)]
 
 
 def _given(late: int) -> Finding:

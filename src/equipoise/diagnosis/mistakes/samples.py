@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,8 +53,10 @@ def of_samples(traced: TracedPass) -> list[Finding]:
     """
     given = [x for x in tensors(traced.batch) if x.ndim]
     count = _count_of_samples(traced, given)
-    if count is None:
-        return []
+    return [] if count is None else traced.afterwards(partial(_by_exchange, given, count))
+
+
+def _by_exchange(given: Sequence[Tensor], count: int, traced: TracedPass) -> list[Finding]:
     exchanged = _others_exchanged(traced.batch, count)
     try:
         first = _recorded(traced, traced.batch, count)

@@ -46,18 +46,21 @@ def of_signs(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
-    graph, model, loss_fn, batch = traced.graph, traced.model, traced.loss_fn, traced.batch
+    graph, model = traced.graph, traced.model
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not all(map(math.isfinite, (graph.loss, *graph.weights.values()))):
         return []
     if any(p.dtype not in (torch.float32, torch.float64) for p in trained.values()):
         return []  # too coarse for small steps
     if _has_hooks(model):
-        return _by_hooks(model, loss_fn, batch)
-    if abs(graph.loss) < _CHANGE or graph.has_functions:
+        return traced.afterwards(_by_hooks)
+    if abs(graph.loss) < _CHANGE or graph.has_functions or traced.takes_detached:
         return []
-    if traced.takes_detached:
-        return []
+    return traced.afterwards(_by_steps)
+
+
+def _by_steps(traced: TracedPass) -> list[Finding]:
+    graph, model, loss_fn, batch = traced.graph, traced.model, traced.loss_fn, traced.batch
     loss, gradients = _gradients(model, loss_fn, batch)
     square = vectors.norm(list(gradients.values())) ** 2 if gradients else 0.0
     if not (square > 0 and math.isfinite(square)):
@@ -89,7 +92,8 @@ def _has_hooks(model: nn.Module) -> bool:
     )
 
 
-def _by_hooks(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def _by_hooks(traced: TracedPass) -> list[Finding]:
+    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
     _, with_hooks = _gradients(model, loss_fn, batch)
     _, without = _gradients(model, loss_fn, batch, hooks=False)
     turned = [

@@ -6,13 +6,12 @@ import dis
 import math
 from collections.abc import Iterator, Set
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Graph
@@ -35,7 +34,7 @@ def of_steps(traced: TracedPass) -> list[Finding]:
     return [
         *_tiny(traced.graph),
         *_short(traced.model),
-        *_kept(traced.model, traced.loss_fn, traced.batch),
+        *traced.afterwards(_kept),
     ]
 
 
@@ -75,8 +74,9 @@ def _short(model: nn.Module) -> list[Finding]:
     ]
 
 
-def _kept(model: nn.Module, loss_fn: LossFunction, batch: Any) -> list[Finding]:
+def _kept(traced: TracedPass) -> list[Finding]:
     """A state that leads from one batch to the graph of the last one, whose memory is freed."""
+    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
     kinds = {type(module) for module in model.modules()}
     written = {kind: some for kind in kinds if (some := _written(kind))}
 

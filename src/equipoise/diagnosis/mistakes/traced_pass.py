@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ class TracedPass:
         more: Gives it and others; called only where one batch does not tell.
         patience: Seconds that one further pass may take.
         loss_is_assumed: Whether the loss is one that the user has not given.
+        postponed: Takes looks at the model that need no operations; without it they are made at
+            once.
     """
 
     graph: Graph
@@ -43,6 +45,22 @@ class TracedPass:
     more: Callable[[], Iterable[Any]]
     patience: float
     loss_is_assumed: bool
+    postponed: list[Callable[[], list[Finding]]] | None = None
+
+    def afterwards(self, look: Callable[[TracedPass], list[Finding]]) -> list[Finding]:
+        """What is found by running the model again, which need not be while a pass is in memory.
+
+        Args:
+            look: Takes this without the operations.
+
+        Returns:
+            Nothing as yet, where such looks are postponed.
+        """
+        rest = replace(self, graph=Graph((), self.graph.loss), postponed=None)
+        if self.postponed is None:
+            return look(rest)
+        self.postponed.append(partial(look, rest))
+        return []
 
     @cached_property
     def nodes(self) -> Mapping[int, Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -247,8 +248,11 @@ def _read_by(node: Node, forward: Forward) -> set[Made]:
     return found
 
 
-def _drawn(graph: Graph, forward: Forward, cut: set[int]) -> dict[Made, list[Tensor]]:
-    """Gradients at the end of theory where those measured do not hold any more."""
+def _drawn(graph: Graph, forward: Forward, cut: set[int]) -> dict[Made, list[Exchangeable]]:
+    """Second moments of gradients at the end of theory where those measured do not hold any more.
+
+    One for every draw, which is not kept.
+    """
     inputs = {
         Made(node.number, index): value
         for node in graph.nodes
@@ -258,18 +262,20 @@ def _drawn(graph: Graph, forward: Forward, cut: set[int]) -> dict[Made, list[Ten
         and (gradient := node.gradients[index]) is not None
         and gradient.is_meta
     }
-    found: dict[Made, list[Tensor]] = {}
+    found: dict[Made, list[Exchangeable]] = {}
     if inputs:
         for draw in losses.gradients(graph, forward.values, inputs):
-            for source, gradient in draw.items():
-                found.setdefault(source, []).append(gradient)
+            for source in list(draw):
+                with suppress(UnpredictedError, LayoutError):
+                    moments = of_tensor(draw.pop(source), inputs[source])
+                    found.setdefault(source, []).append(moments)
     return found
 
 
 def _start(
     value: Moments,
     measured: Tensor | None,
-    drawn: Sequence[Tensor],
+    drawn: Sequence[Exchangeable],
     share: Gradient | None,
     scale: float,
 ) -> Gradient | None:
@@ -278,7 +284,7 @@ def _start(
     Args:
         value: What the gradient is of.
         measured: All of the gradient, if any; without values if they do not hold any more.
-        drawn: Instead, what comes straight from the loss, once for every draw.
+        drawn: Instead, what comes straight from the loss, for every draw.
         share: What other ways bring.
         scale: Of squares, for the size of the batch.
     """
@@ -286,17 +292,11 @@ def _start(
         return None
     try:
         if not measured.is_meta:
-            return _of_tensors([measured], value, scale)
-        start = _of_tensors(drawn, value, scale)
+            return Gradient(of_tensor(measured, value) * scale)
+        start = Gradient(sum(drawn[1:], drawn[0]) * (scale / len(drawn)))
     except (UnpredictedError, LayoutError):
         return None
     return start if share is None else share + start
-
-
-def _of_tensors(gradients: Sequence[Tensor], like: Moments, scale: float) -> Gradient:
-    """Second moments of gradients of one tensor, averaged and multiplied by a number."""
-    first, *others = (of_tensor(gradient, like) for gradient in gradients)
-    return Gradient(sum(others, first) * (scale / len(gradients)))
 
 
 def of_tensor(gradient: Tensor, like: Moments) -> Exchangeable:

@@ -76,7 +76,9 @@ def gradients(
         }
         loss = _run(nodes, {**constants, **drawn})[graph.result]
         found = torch.autograd.grad(loss, list(drawn.values()), allow_unused=True)
-        yield {source: g for source, g in zip(drawn, found, strict=True) if g is not None}
+        given = {source: g for source, g in zip(drawn, found, strict=True) if g is not None}
+        del drawn, found, loss
+        yield given
 
 
 def _needs_theory(node: Node) -> bool:
