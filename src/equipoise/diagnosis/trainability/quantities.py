@@ -295,11 +295,13 @@ def _of_outputs(
         return rest, (correlation * second_moment - size) / rest
     rows = node.outputs[0].detach().flatten(1)
     shift = bias.repeat_interleave(rows.shape[1] // len(bias))
-    total, summed, count = 0.0, torch.zeros_like(shift, dtype=widest(rows.device)), len(rows)
+    summed, count = torch.zeros_like(shift, dtype=widest(rows.device)), len(rows)
+    squares = summed.clone()
     for slab in slabs(rows, 1):
         moved = slab - shift
-        total += norm(moved) ** 2
         summed += moved.sum(0)
+        squares += moved.square().sum(0)
+    total = float(squares.sum())
     if count < 2 or not total > 0:
         return second_moment, correlation
     shared = norm(summed) ** 2 - total
