@@ -133,8 +133,9 @@ def test_what_one_look_lacks_is_a_note(count):
         except UnfinishedError as error:
             assert REMEDY in str(error)  # noqa: PT017
             continue
+        fewer = [one.detail for one in found.findings if one.title.startswith("Theory saw 16 of")]
         told = [one.detail for one in found.findings if "does not suffice" in one.detail]
-        assert len(told) == 1
+        assert len(told + fewer) == 1  # a trace is tried again on half of the samples
         notes += told
     assert any(note.startswith("Signs of gradients: memory does not suffice") for note in notes)
     assert any(note.startswith("Samples that see each other: memory") for note in notes)

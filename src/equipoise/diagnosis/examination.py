@@ -29,7 +29,12 @@ from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
-from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
+from equipoise.diagnosis.prediction import (
+    TracedModel,
+    traced,
+    traced_with,
+    with_fewer_samples,
+)
 from equipoise.diagnosis.price import FOR_A_VERDICT, Plan
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import Comparison, LayerPrediction, Recommendation
@@ -181,24 +186,36 @@ class Examination:
         Returns:
             The pass, without one if the model cannot be traced, and the prediction.
         """
+        problem = self.problem
+        while True:
+            try:
+                return self._predict_on(problem)
+            except Exception as error:  # whatever a model does, it is measured
+                try:
+                    problem = with_fewer_samples(problem, error)
+                except Exception:  # the same
+                    words = f"tracing the model failed with {type(error).__name__}: {error}"
+                    self.untraced = too_little_memory(error) if lacks_memory(error) else words
+                    let_go(error)
+                    return None, None
+
+    def _predict_on(self, problem: Problem) -> tuple[TracedModel, Propagation]:
+        """The same, of so many samples or of as many of them as go into memory."""
         passes = len(self.problem.held) * self.seeds
-        try:
-            trace = traced(self.problem, self.model)
-            self.broken = broken(trace.graph)
-            self.alike = self._compare_units(trace)
-            self.search = Search(trace.graph, self.model, trace.problem)
-            passes += self.search.looks
-            self.without_gradient = frozenset(trace.graph.without_gradient)
-            self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
-            allowance = self.plan.theory_seconds(self.watch.seconds(), passes)
-            propagation = self._judge(trace, allowance, passes)
-            if self.trainability is None and lack_time(propagation.sites):
-                propagation = self._judge(trace, max(allowance, FOR_A_VERDICT), passes)
-        except Exception as error:  # whatever a model does, it is measured
-            words = f"tracing the model failed with {type(error).__name__}: {error}"
-            self.untraced = too_little_memory(error) if lacks_memory(error) else words
-            let_go(error)
-            return None, None
+        trace = traced(problem, self.model)
+        self.broken = broken(trace.graph)
+        self.alike = (
+            *self._compare_units(trace),
+            *_fewer_samples(trace.problem, self.problem),
+        )
+        self.search = Search(trace.graph, self.model, trace.problem)
+        passes += self.search.looks
+        self.without_gradient = frozenset(trace.graph.without_gradient)
+        self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
+        allowance = self.plan.theory_seconds(self.watch.seconds(), passes)
+        propagation = self._judge(trace, allowance, passes)
+        if self.trainability is None and lack_time(propagation.sites):
+            propagation = self._judge(trace, max(allowance, FOR_A_VERDICT), passes)
         self.sites, self.attribution = propagation.sites, propagation.attribution
         self.predictions = trace.at_layers(propagation)
         return trace, propagation

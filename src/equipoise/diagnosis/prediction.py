@@ -14,6 +14,7 @@ from equipoise.diagnosis.record import LayerPrediction
 from equipoise.instrument import untouched
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.layer_watch import LayerWatch
+from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.instrument.recording.tracer import trace
 from equipoise.records.estimate import Estimate
@@ -64,13 +65,23 @@ def traced(problem: Problem, model: nn.Module) -> TracedModel:
     while True:
         try:
             return _traced(problem, model)
-        except torch.OutOfMemoryError:
-            fewer = problem.halved()
-            if fewer is None:
-                raise
-        problem = fewer
-        if problem.device.type != "cpu":
-            torch.accelerator.empty_cache()
+        except Exception as error:
+            problem = with_fewer_samples(problem, error)
+
+
+def with_fewer_samples(problem: Problem, error: Exception) -> Problem:
+    """The same with half of the samples, after an error for want of memory.
+
+    Raises:
+        Exception: The error, if it is another, or if the batch cannot be halved.
+    """
+    fewer = problem.halved() if lacks_memory(error) else None
+    if fewer is None:
+        raise error
+    let_go(error)
+    if problem.device.type != "cpu":
+        torch.accelerator.empty_cache()
+    return fewer
 
 
 def _traced(problem: Problem, model: nn.Module) -> TracedModel:
