@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from equipoise.diagnosis.mistakes.relations import holds_pairs
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import mapped, tensors
-from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
+from equipoise.instrument.evaluation import TooLongError, evaluate_once, rows_of_samples
 from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.normalisers import is_normaliser
 from equipoise.numerics.pieces import largest
@@ -53,10 +53,15 @@ def of_samples(traced: TracedPass) -> list[Finding]:
     """
     given = [x for x in tensors(traced.batch) if x.ndim]
     count = _count_of_samples(traced, given)
-    return [] if count is None else traced.afterwards(partial(_by_exchange, given, count))
+    if count is None:
+        return []
+    chooses = any(node.name in _CHOOSING for node in traced.graph.nodes)
+    return traced.afterwards(partial(_by_exchange, given, count, chooses))
 
 
-def _by_exchange(given: Sequence[Tensor], count: int, traced: TracedPass) -> list[Finding]:
+def _by_exchange(
+    given: Sequence[Tensor], count: int, chooses: bool, traced: TracedPass
+) -> list[Finding]:
     exchanged = _others_exchanged(traced.batch, count)
     try:
         first = _recorded(traced, traced.batch, count)
@@ -78,7 +83,7 @@ def _by_exchange(given: Sequence[Tensor], count: int, traced: TracedPass) -> lis
     if _mixes_by_design(at, by_time=by_time):
         return []
     _, change = changes[-1]
-    if _is_of_choices(traced, first, change, count):
+    if chooses and _is_of_choices(traced, first, change, count):
         return []
     finding = _finding(at, change, traced.model, by_time=by_time, comes_before=comes_before)
     # With a target for each step, axis 0 may well be time.
@@ -111,11 +116,9 @@ def _output_depends_on_others(
 
 def _is_of_choices(traced: TracedPass, first: Pass, change: float, count: int) -> bool:
     """Whether weights that are hardly others make a model that chooses change as much."""
-    if not any(node.name in _CHOOSING for node in traced.graph.nodes):
-        return False
     try:
         nudged = _recorded(traced, traced.batch, count, prepare=_nudge)
-    except Exception:  # as out of time
+    except TooLongError:
         return True
     changes = _changes(first, nudged)
     return not changes or changes[-1][1] > _OF_CHOICES * change
