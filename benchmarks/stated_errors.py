@@ -463,15 +463,22 @@ def _not_collapsed(case: Case, setting: Setting) -> dict[str, float]:
     found = {}
     # Down to those that only rare samples keep alive.
     for kappa in 10.0 ** np.concatenate([np.arange(2, -9, -1.0), np.arange(-9, -40, -3.0)]):
-        law = TwoAngles(
-            *(case.function, setting.batch_size, setting.eps, setting.gamma, setting.beta, kappa),
-            count=60 if case.function.power else 14,
-        )
-        growth = float(law.map(kappa)[0] - law.rounding(kappa)) / kappa
-        # Differences of small signals have lost some of their digits in float64.
-        if growth > (1 + 1e-6 if kappa > 1e-9 else 2):
+        # Differences of small signals have lost some of their digits, in float64 most of them.
+        most = 1 + 1e-6 if kappa > 1e-9 else 2
+        growths = (_growth(case, setting, kappa, real) for real in (np.float64, np.longdouble))
+        if all((growth := one) > most for one in growths):
             found[f"growth at {kappa:g}"] = growth
     return found
+
+
+def _growth(case: Case, setting: Setting, kappa: float, real: Any) -> float:
+    law = TwoAngles(
+        *(case.function, setting.batch_size, setting.eps, setting.gamma, setting.beta, kappa),
+        count=60 if case.function.power else 14,
+        real=real,
+    )
+    at = real(kappa)
+    return float((law.map(at)[0] - law.rounding(at)) / at)
 
 
 def examine(number: int, seed: int, limit: float) -> dict[str, Any]:
