@@ -139,3 +139,17 @@ def test_one_of_two_heads():
         return F.cross_entropy(first.flatten(0, 1), batch[1].flatten()) + other
 
     assert found(TwoHeads(), loss) == [MIXED]
+
+
+def test_of_many_samples_some_are_enough():
+    """Two traces of all take several times the memory of a training step."""
+    sizes = []
+
+    def many(model, batch):
+        sizes.append(len(batch[0]))
+        return flattened(model, batch)
+
+    batch = X.repeat(10, 1, 1), torch.randint(1, 4, (80, STEPS), generator=GENERATOR)
+    assert found(Tagger(time_first=True), many, batch) == [MIXED]
+    assert sizes[0] == 80
+    assert set(sizes[1:]) == {16}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,8 +27,8 @@ from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
 
-# Of fewer samples, outputs may change beside their targets by chance.
-_SAMPLES = 6
+# Of fewer samples, outputs may change beside their targets by chance, and of more not rather.
+_SAMPLES, _ENOUGH = 6, 16
 # Which samples are replaced, and the share of their targets beside which outputs change, at most,
 # where these are those of others; else it is all of them.
 _EVERY, _MOST = 4, 0.5
@@ -47,8 +48,8 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
     compared, and of graphs.
 
     Args:
-        traced: The pass on a batch whose first axes are those of samples. It is traced twice
-            more, in evaluation.
+        traced: The pass on a batch whose first axes are those of samples. Some of them are traced
+            twice more, in evaluation.
     """
     given = [x for x in tensors(traced.batch) if x.ndim]
     samples = len(given[0]) if given else 0
@@ -58,6 +59,13 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
         return []
     if holds_pairs(traced, given, samples):
         return []
+    batch = traced.batch
+    if samples > _ENOUGH and all(len(x) == samples for x in given):
+        samples, batch = _ENOUGH, mapped(lambda x: x[:_ENOUGH] if x.ndim else x, batch)
+    return replace(traced, batch=batch).afterwards(partial(_by_replacing, samples))
+
+
+def _by_replacing(samples: int, traced: TracedPass) -> list[Finding]:
     replaced = torch.arange(1, samples, _EVERY)
 
     def exchange(x: Tensor) -> Tensor:
@@ -67,9 +75,8 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
         found[replaced] = x[(replaced + samples // 2) % samples]
         return found
 
-    batch = mapped(exchange, traced.batch)
     try:
-        passes = with_other_data(traced, batch, evaluation=True)
+        passes = with_other_data(traced, mapped(exchange, traced.batch), evaluation=True)
     except Exception as error:  # one that does not run in evaluation, as without targets
         pass_on_lack_of_memory(error)
         return []
