@@ -149,7 +149,8 @@ def test_of_many_samples_some_are_enough():
         sizes.append(len(batch[0]))
         return flattened(model, batch)
 
-    batch = X.repeat(10, 1, 1), torch.randint(1, 4, (80, STEPS), generator=GENERATOR)
+    targets = torch.randint(1, 4, (80, STEPS), generator=GENERATOR)
+    batch = torch.randn(80, STEPS, 5, generator=GENERATOR), targets
     assert found(Tagger(time_first=True), many, batch) == [MIXED]
     assert sizes[0] == 80
     assert set(sizes[1:]) == {16}

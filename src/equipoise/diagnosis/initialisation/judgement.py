@@ -49,7 +49,7 @@ _KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 }
 _NEUTRAL = {0.0: "zeros_", 1.0: "ones_"}
 # A head that no init function met is of no concern if it is within this factor of the others.
-_ABOUT = 3.0
+_ABOUT = 1.5
 # Ratios that a slip of a known kind gives, beside those of the depth.
 _SLIPS = {
     math.sqrt(2): "a gain of √2 too much",
