@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, elu
+from torch.nn.functional import cross_entropy, elu, relu
 
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
+from equipoise.theory.propagation.rules.linear_attention import VARIED
 from equipoise.theory.propagation.sites import of_model
 
 D, HEADS, LENGTH, SAMPLES, CLASSES = 64, 4, 16, 8, 10
@@ -43,25 +44,38 @@ def decaying(q, k, v):
     return (q @ k.transpose(-1, -2) * D**-0.5 * decay) @ v
 
 
+def positive_feature(x):
+    return elu(x) + 1
+
+
+def undivided(q, k, v):
+    return q @ (k.transpose(-1, -2) @ v) / (LENGTH * D / HEADS)
+
+
+class RootMeanSquare(nn.Module):
+    def forward(self, x):
+        return x * x.square().mean(-1, keepdim=True).rsqrt()
+
+
 class Attention(nn.Module):
-    def __init__(self, form, positive=True, norm=None):
+    def __init__(self, form, positive=True, norm=None, heads=HEADS, feature=positive_feature):
         super().__init__()
         self.before = nn.Linear(D, D)
         self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, CLASSES)
-        self.form, self.positive, self.norm = form, positive, norm or nn.Identity()
+        self.form, self.heads, self.norm = form, heads, norm or nn.Identity()
+        self.feature = feature if positive else nn.Identity()
 
     def forward(self, x):
-        packed = self.qkv(self.before(x)).view(*x.shape[:2], 3, HEADS, -1)
+        packed = self.qkv(self.before(x)).view(*x.shape[:2], 3, self.heads, -1)
         q, k, v = packed.permute(2, 0, 3, 1, 4)
-        if self.positive:
-            q, k = elu(q) + 1, elu(k) + 1
-        found = self.form(q, k, v).transpose(1, 2).reshape(-1, D)
+        found = self.form(self.feature(q), self.feature(k), v).transpose(1, 2).reshape(-1, D)
         return self.out(self.norm(found))
 
 
-def tokens(seed):
+def tokens(seed, alike=0.0):
     generator = torch.Generator().manual_seed(1000 + seed)
     x = torch.randn(SAMPLES, LENGTH, D, generator=generator)
+    x = x + alike * torch.randn(SAMPLES, 1, D, generator=generator)
     return x, torch.randint(CLASSES, (SAMPLES * LENGTH,), generator=generator)
 
 
@@ -121,6 +135,56 @@ def test_gradients_of_queries_keys_and_values(name):
     assert (np.abs(mean) < 4 * error + 2 * np.array(stated)).all()
 
 
+def queries_first(q, k, v):
+    """Queries over the sums, which takes what these give their gradients off again."""
+    return q / (q @ k.sum(2).unsqueeze(-1)) @ (k.transpose(-1, -2) @ v)
+
+
+OTHERS = {
+    "tokens that are alike": ((whole,), {}, 1.5, ""),
+    "tokens that are alike, a mask": ((masked,), {}, 1.5, ""),
+    "one head": ((whole,), {"heads": 1}, 0, "add of attention scores"),
+    "small heads": ((whole,), {"heads": 16}, 0, "an average over fewer than 8 features"),
+    "queries first": ((queries_first,), {}, 0, "queries over sums of their own weights"),
+    "many zeros": ((whole,), {"feature": relu}, 0, VARIED),
+    "scales that a norm takes off": (
+        (undivided,),
+        {"norm": nn.GroupNorm(HEADS, D)},
+        0,
+        "queries whose scale a norm behind takes off",
+    ),
+    "few scores before a norm in parts": (
+        (undivided, False),
+        {"norm": RootMeanSquare(), "heads": 1},
+        0,
+        "a norm of heads whose size a few scores decide",
+    ),
+    "few scores before a norm": (
+        (undivided, False),
+        {"norm": nn.LayerNorm(D)},
+        0,
+        "a norm of heads whose size a few scores decide",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_gradients_are_right_or_refused(name):
+    arguments, options, alike, reason = OTHERS[name]
+    found = {}
+    for seed in range(6):
+        torch.manual_seed(seed)
+        graph = trace(Attention(*arguments, **options), tokens(seed, alike), loss)
+        own = of_model(propagate(graph).sites)
+        assert reason in {site.reason for site in own}
+        for s in own:
+            if s.operation in ("elu", "relu", "mm", "bmm", "addmm") and s.gradient:
+                ratio = math.log(s.gradient / s.measured_gradient)
+                found.setdefault(s.node, []).append([ratio, s.error])
+    mean, error = (np.array(x) for x in zip(*map(averages, found.values()), strict=True))
+    assert (np.abs(mean[:, 0]) < 4 * error[:, 0] + 2 * mean[:, 1]).all()
+
+
 def test_sums_of_weights_take_the_mean_off_the_values():
     """Without that, queries would have e^1.5 as much."""
     ratios = []
@@ -130,15 +194,11 @@ def test_sums_of_weights_take_the_mean_off_the_values():
     assert ratios[1] > 3 * ratios[0]
 
 
-def undivided(q, k, v):
-    return q @ (k.transpose(-1, -2) @ v) / (LENGTH * D / HEADS)
-
-
 def test_heads_that_single_scores_decide_are_not_predicted_behind_a_norm():
     """The first token has a single score, and may be near 0: what a norm divides by."""
     own = sites(0, decaying, False, nn.GroupNorm(HEADS, D))
     (norm,) = (s for s in own if s.operation == "native_group_norm")
-    assert norm.reason == "a norm of heads that single scores may bring near 0"
+    assert norm.reason == "a norm of heads whose size a few scores decide"
     packed = next(s for s in own if s.module == "qkv")
     assert packed.gradient == pytest.approx(packed.measured_gradient, rel=0.2)
 

@@ -224,13 +224,20 @@ class Forward:
     def _over_weights(self, call: Call) -> Result | None:
         """Sums of values over the sums of their weights; None if it is something else."""
         factors = [value for value in call.arguments[:2] if isinstance(value, Moments)]
-        if len(factors) != 2:
+        if len(factors) != 2 or (
+            call.node.name == "div" and factors[1].latent not in self._weights
+        ):
             return None
         sums = next((self._weighed[x.latent] for x in factors if x.latent in self._weighed), None)
         weights = next(
             (self._weights[x.latent] for x in factors if x.latent in self._weights), None
         )
-        if sums is None or weights is None or not weights.belong_to(sums):
+        if weights is None:
+            return None
+        if sums is None or not weights.belong_to(sums):
+            own = {value.latent for value in weights.queries.moved_from()}
+            if any(x.latent in own for x in factors):
+                raise UnpredictedError("queries over sums of their own weights")
             return None
         x, z = sorted(factors, key=lambda value: value.latent in self._weights)
         size = (
@@ -346,7 +353,9 @@ class Forward:
     def _cut(self, call: Call, leaves: Sequence[Value]) -> Result:
         """Go on from measured moments, if the axes are those of an input."""
         node = call.node
-        for output in () if self.stopped else node.outputs[:1]:
+        products = len([leaf for leaf in leaves if isinstance(leaf, Moments)]) > 1
+        products = products and node.name in WEIGHTED  # of other axes, even if as long
+        for output in () if self.stopped or products else node.outputs[:1]:
             for leaf in leaves:
                 if isinstance(leaf, Moments) and leaf.layout.shape == tuple(output.shape):
                     try:
@@ -470,7 +479,7 @@ def _check_size(output: Moments, node: Node) -> None:
 def _latents(leaves: Sequence[Value]) -> frozenset[Hashable]:
     """All that they depend on."""
     return frozenset[Hashable]().union(
-        *(leaf.latents for leaf in leaves if isinstance(leaf, Known | Moments))
+        *(leaf.latents for leaf in leaves if isinstance(leaf, Known | Moments | Unfinished))
     )
 
 

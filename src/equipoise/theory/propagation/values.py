@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ from equipoise.theory.propagation.tensors import (
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+# The largest relative variance of squared sizes of rows that norms are predicted for.
+_MOST_UNEVEN = 0.06
 # Maps of so many positions are followed, pair by pair: 64 × 64, unless a graph has fewer.
 most_positions: ContextVar[int] = ContextVar("most_positions", default=MOST_POSITIONS)
 # Numbers of the latents that are new; those of an operation begin with its own number.
@@ -62,13 +65,18 @@ class Known:
         return self.others
 
 
-class Unfinished:
+class Unfinished(ABC):
     """What is known of a tensor is how operations made it, until others finish it.
 
     Such as products of queries and keys.
     """
 
     __slots__ = ()
+
+    @property
+    @abstractmethod
+    def latents(self) -> frozenset[Hashable]:
+        """As of :class:`Moments`."""
 
 
 class OfParameter(NamedTuple):
@@ -135,7 +143,8 @@ class Moments:
         known: What was computed of the law, for all tensors that have the same one.
         drawn: How to draw its elements, if they are made of those of several tensors.
         signs: Weights with whose sign that of all elements changes.
-        uneven: Whether all features of a head may be near 0 together.
+        uneven: Relative variance of what features of a head have in common in their squares, times
+            how many these are.
     """
 
     layout: Layout
@@ -156,7 +165,7 @@ class Moments:
     balanced: float = 0.0
     drawn: Drawn | None = None
     signs: frozenset[MadeBy] = frozenset()
-    uneven: bool = False
+    uneven: float = 0.0
 
     @cached_property
     def draws(self) -> dict[str, NDArray[Any]]:
@@ -230,6 +239,16 @@ class Moments:
     def is_constant(self) -> bool:
         """Whether all features are equal."""
         return bool((self.std <= 1e-12 * np.abs(self.mean)).all())
+
+    def require_even(self, count: int) -> None:
+        """Raise where so many features of a row have no common size.
+
+        Raises:
+            UnpredictedError: If squares vary more, relative to their average, than sizes of
+                gradients may, which vary far more.
+        """
+        if self.uneven > _MOST_UNEVEN * count:
+            raise UnpredictedError("a norm of heads whose size a few scores decide")
 
     def places(self, order: Sequence[Atom]) -> NDArray[np.intp]:
         """Where positions in another order stand in the arrays."""

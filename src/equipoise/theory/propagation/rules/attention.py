@@ -43,7 +43,7 @@ For many heads and features, and logits that do not depend on values. Sources: N
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -107,6 +107,11 @@ class Scores(Unfinished):
     turned: bool = False
     factor: Array | float = 1.0
     divided: bool = False
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """Of queries and keys."""
+        return self.queries.latents | self.keys.latents
 
     @property
     def shape(self) -> tuple[int, ...]:

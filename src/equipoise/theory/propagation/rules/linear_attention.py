@@ -19,14 +19,15 @@ average :math:`\bar s_t` of row t; else :math:`\bar s = 0`. Back, with E feature
 
 Keys and values share the products of their tokens, which adds
 :math:`\varsigma u_t u_{t'}`, :math:`u_t = \sum_s c_{ts} \sqrt{K_v(s, s) K_k(s, s)}`, to T as in
-:mod:`.attention`. A state :math:`\sum_s k_s v_s^\top`, over all s or over earlier ones, that
-queries are multiplied with later is the same product in another order.
+:mod:`.attention`; where rows are divided, of keys and values less the averages of the row. A state
+:math:`\sum_s k_s v_s^\top`, over all s or over earlier ones, that queries are multiplied with
+later is the same product in another order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -34,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from equipoise.theory.propagation.call import Call, Pulled, Result, chained
+from equipoise.theory.propagation.call import Call, Pulled, Result, chained, of_the_width
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.attention import (
@@ -45,6 +46,7 @@ from equipoise.theory.propagation.rules.attention import (
     windows_first,
 )
 from equipoise.theory.propagation.rules.positions import of_sum
+from equipoise.theory.propagation.rules.softmax import distances
 from equipoise.theory.propagation.rules.sums import multiply
 from equipoise.theory.propagation.values import (
     Gradient,
@@ -56,10 +58,17 @@ from equipoise.theory.propagation.values import (
 
 Array = NDArray[np.float64]
 
-NEAR_ZERO = "attention without a softmax, of rows that single scores may bring near 0"
+NEAR_ZERO = "attention without a softmax, of rows that a few scores may bring near 0"
+SCALED = "queries whose scale a norm behind takes off"
+VARIED = "attention without a softmax, of rows whose sums vary much"
 # Of fewer keys whose scores have both signs, sums may be near 0, where gradients of a norm behind
 # them have no finite mean square.
 _FEWEST_KEYS = 3.0
+# Beyond this relative variance of sums, what they divide is not that over their averages; and of
+# sizes of outputs, those are small where gradients of a norm behind are large.
+_MOST_VARIED, _MOST_UNEVEN = 0.03, 0.1
+# Of the gradients of queries, what keys have on average makes more than that.
+_MOST_OF_SCALE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +92,11 @@ class State(Unfinished):
     steps: int | None = None
     scale: float = 1.0
     turned: bool = False
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """Of keys and values."""
+        return self.keys.latents | self.values.latents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +178,11 @@ class RowSums(Unfinished):
 
     scores: Scores
 
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """Of the scores."""
+        return self.scores.latents
+
 
 Product: TypeAlias = Scores | State | RowSums
 
@@ -231,8 +250,20 @@ def inner_product(call: Call) -> tuple[Result, Weights] | None:
     assert isinstance(product.output, Moments)
     total = of_sum(product.output, {len(q.layout.axes) - 1}, keep=True)
     found = chained(chained(before, product), total)
-    assert isinstance(found.output, Moments)
-    return found, Weights(q, k, found.output)
+    output = found.output
+    assert isinstance(output, Moments)
+    if total.pullback is of_the_width:
+        found = replace(found, pullback=_of_weights)
+        features = Layout((q.layout.axes[-1],)).count("feature")
+        spread = product.output.std**2 / np.where(output.mean, output.mean, 1.0) ** 2
+        if features * float(spread.mean()) > _MOST_VARIED:
+            raise UnpredictedError(VARIED)
+    return found, Weights(q, k, output)
+
+
+def _of_weights(_: Gradient) -> Pulled:
+    """The way back of sums of weights that divide something else than what they weigh."""
+    raise UnpredictedError("sums of attention weights, which what they divide depends on")
 
 
 def changed(call: Call, value: Product) -> Product | None:
@@ -333,20 +364,26 @@ def _attended(
     means = [value.mean[value.places(o)] for value, o in zip((q, k, v), orders, strict=True)]
     scatter = math.sqrt(max(k.scatter, 0.0) * max(v.scatter, 0.0))
     D, E = (Layout((x.layout.axes[-1],)).count("feature") for x in (q, v))
-    heads = [_Head.of(c, means[0], means[1], D, divided=divided) for c in factors]
     N = moments[2].samples
     within, between = (_Blocks(*map(block, moments)) for block in (_same, _diff))
+    heads = [_Head.of(c, within, means[0], means[1], D, divided=divided) for c in factors]
     same = np.mean([head.output(within, scatter) for head in heads], 0)
     diff = np.mean([head.output(between, 0.0) for head in heads], 0)
     mean = np.mean([head.average for head in heads], 0) @ means[2]
     layout = Layout((*q.layout.axes[:-1], v.layout.axes[-1]))
     output = from_covariance(layout, orders[0], Exchangeable(same, diff, N), mean)
-    uneven = any(head.may_be_near_zero for head in heads)
-    output = replace(output, others=v.made_by, signs=v.signs, uneven=uneven)
+    uneven = E * float(np.mean([head.uneven for head in heads]))
+    output = replace(output, others=v.made_by | q.latents, signs=v.signs, uneven=uneven)
 
     def pullback(gradient: Gradient) -> Pulled:
-        if uneven:  # where sums are small, gradients of a norm are large
+        decided = uneven > _MOST_UNEVEN * E and not gradient.orthogonal
+        if decided or any(head.may_be_near_zero for head in heads):
             raise UnpredictedError(NEAR_ZERO)
+        if any(head.varied > _MOST_VARIED for head in heads):
+            raise UnpredictedError(VARIED)
+        of_scale = max(head.of_scale(within, scatter) for head in heads)
+        if gradient.orthogonal * of_scale > _MOST_OF_SCALE:
+            raise UnpredictedError(SCALED)
         own, across = (
             [np.mean(blocks, 0) for blocks in zip(*found, strict=True)]
             for found in (
@@ -389,6 +426,7 @@ class _Head:
         keys: See above.
         features: D.
         divided: Whether averages of rows are taken off the values.
+        varied: Relative variance of the sums that rows are divided by.
     """
 
     factor: Array
@@ -397,28 +435,59 @@ class _Head:
     keys: Array
     features: int
     divided: bool
+    varied: float = 0.0
 
     @staticmethod
-    def of(factor: Array, queries: Array, keys: Array, features: int, *, divided: bool) -> _Head:
+    def of(
+        factor: Array,
+        own: _Blocks,
+        queries: Array,
+        keys: Array,
+        features: int,
+        *,
+        divided: bool,
+    ) -> _Head:
         """A head.
 
         Raises:
             UnpredictedError: If rows are divided by sums of which parts cancel.
         """
         average = factor * features * np.outer(queries, keys)
+        total = average.sum(1, keepdims=True)
+        spread = np.abs(average).sum(1, keepdims=True)
+        cancel = bool((np.abs(total) <= 0.5 * spread).any())
+        if divided and cancel:
+            raise UnpredictedError("attention scores over sums that may be 0")
+        varied = 0.0
+        if not cancel:
+            squares = np.diagonal(own.queries) * ((factor @ own.keys) * factor).sum(1)
+            varied = features * float((squares / total[:, 0] ** 2).mean()) - 1 / features
         if divided:
-            total = average.sum(1, keepdims=True)
-            spread = np.abs(average).sum(1, keepdims=True)
-            if (np.abs(total) <= 0.5 * spread).any() or not (spread > 0).all():
-                raise UnpredictedError("attention scores over sums that may be 0")
             average, factor = average / total, factor / total
-        return _Head(factor, average, queries, keys, features, divided)
+        return _Head(factor, average, queries, keys, features, divided, varied)
 
     @property
     def may_be_near_zero(self) -> bool:
         """Whether some rows have a few scores alone, which have both signs."""
+        return self._has_both_signs and bool(_keys_of(self.factor).min() < _FEWEST_KEYS)
+
+    @property
+    def uneven(self) -> float:
+        """Relative variance, from row to row, of the size of outputs, beyond that of features."""
+        if not self._has_both_signs:
+            return 0.0
+        return float((2 / self.features + 2 / _keys_of(self.factor)).mean())
+
+    @property
+    def _has_both_signs(self) -> bool:
         signs = np.abs(self.average).max() < 1e-9 * np.abs(self.factor).max()
-        return not self.divided and signs and _keys_of(self.factor) < _FEWEST_KEYS
+        return not self.divided and bool(signs)
+
+    def of_scale(self, own: _Blocks, scatter: float) -> float:
+        """Part of the squared gradients of queries that is along what keys have on average."""
+        whole = np.trace(self._seen(own.keys, own.values, scatter, own.keys))
+        part = np.trace(self._seen(np.outer(self.keys, self.keys), own.values, 0.0, own.keys))
+        return float(part / whole) if whole > 0 else 0.0
 
     def output(self, own: _Blocks, scatter: float) -> Array:
         """Second moments of outputs."""
@@ -435,14 +504,20 @@ class _Head:
         c = self.factor
         found = c @ (v * X) @ c.T
         if scatter:
-            varied = np.maximum(np.diagonal(k) - self.keys**2, 0)
-            u = c @ np.sqrt(np.diagonal(v) * varied)
+            u = (c * np.sqrt(self._sizes(k, v))).sum(1)
             found = found + scatter * np.outer(u, u)
         if self.divided:
             read = v @ self.average.T
             crossed = c @ (read * (X @ c.T))
             found = found - crossed - crossed.T + (c @ X @ c.T) * (self.average @ read)
         return np.asarray(found)
+
+    def _sizes(self, k: Array, v: Array) -> Array:
+        """Variances of keys times squared values, of those less averages of rows if divided."""
+        varied = k - np.outer(self.keys, self.keys)
+        if self.divided:
+            return distances(varied, self.average) * distances(v, self.average)
+        return np.maximum(np.diagonal(varied), 0) * np.diagonal(v)
 
     def back(
         self, P: Array, own: _Blocks, features: int, scatter: float
@@ -470,7 +545,7 @@ def values_of(call: Call, scores: Scores) -> Moments:
     return second
 
 
-def _keys_of(factor: Array) -> float:
-    """How many keys the row sees that sees the fewest, as if all had one factor."""
+def _keys_of(factor: Array) -> Array:
+    """How many keys each row sees, as if all had one factor, of shape ``[T]``."""
     squares = (factor**2).sum(1)
-    return float((np.abs(factor).sum(1) ** 2 / np.where(squares > 0, squares, 1.0)).min())
+    return np.asarray(np.abs(factor).sum(1) ** 2 / np.where(squares > 0, squares, 1.0))

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import prod
 
 import numpy as np
 import torch
@@ -263,8 +264,6 @@ def group_norm(call: Call) -> Result:
     groups, eps = call.argument("group"), call.argument("eps")
     if not isinstance(x, Moments):
         raise UnpredictedError("group norm of values that are no moments")
-    if x.uneven:
-        raise UnpredictedError("a norm of heads that single scores may bring near 0")
     features = x.layout.count("feature") // groups
 
     def own(call: Call) -> Result:
@@ -288,6 +287,7 @@ def _over_features(
 ) -> Result:
     """Divide by what features, and the positions ``within``, average to."""
     pooled = [atom for atom in x.order if atom in within]
+    x.require_even(features * prod(atom.size for atom in pooled))
     if pooled and len(pooled) < len(x.order):
         raise UnpredictedError("a norm over some of the positions")
     if pooled:

@@ -178,7 +178,7 @@ class Derivative:
         total = float(average @ weights)
         weight = average / total if total > 0 else np.ones_like(average)
         if self._is_constant:
-            return Gradient(pairs, weight, more)
+            return Gradient(pairs, weight, more, orthogonal=gradient.orthogonal)
         return Gradient(pairs, weight, self._excess(gradient.pairs, pairs, more))
 
     def _of_excess(self, excess: Exchangeable | None) -> Exchangeable | None:

@@ -164,6 +164,7 @@ def averaged(x: Moments, chosen: set[int], *, keep: bool) -> Result:
         return mapped(x, [*kept, *summed], matrix, layout, kept)
     if prod(atom.size for atom in features) < _FEWEST_FEATURES:
         raise UnpredictedError(f"an average over fewer than {_FEWEST_FEATURES} features")
+    x.require_even(count * prod(atom.size for atom in features))
     means = matrix @ x.mean[x.places([*kept, *summed])]
     return Result(constant(layout, kept, means, x.correlation.samples), of_the_width)
 

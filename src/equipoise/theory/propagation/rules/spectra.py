@@ -12,7 +12,7 @@ have closed moments, as the parts of a pair are independent:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -61,6 +61,11 @@ class Complex(Unfinished):
     layout: Layout
     run: Callable[[Tensor], Tensor]
     factors: Tensor | None = None
+
+    @property
+    def latents(self) -> frozenset[Hashable]:
+        """Of the real numbers."""
+        return self.source.latents
 
 
 def begun(call: Call) -> Complex:
