@@ -35,6 +35,7 @@ MASK = torch.zeros(ROWS, dtype=torch.bool).index_fill(0, HALF, 1).view(SAMPLES, 
 WAYS = {
     "some tokens": lambda x: x.flatten(0, 1)[HALF],
     "ends of edges": lambda x: x.flatten(0, 1)[EDGES],
+    "some tokens, selected": lambda x: x.flatten(0, 1).index_select(0, HALF),
     "a mask": lambda x: x[MASK],
 }
 
@@ -130,6 +131,12 @@ def of_both_ends(h, source, target):
     return torch.zeros(NODES, messages.shape[1]).index_add_(0, target, messages)
 
 
+def selected(h, source, target):
+    """As PyTorch Geometric writes it."""
+    wide = target[:, None].expand(-1, h.shape[1])
+    return torch.zeros_like(h).scatter_add_(0, wide, h.index_select(0, source))
+
+
 def written(h, source, target):
     return torch.zeros_like(h).index_put_((target,), h[source], accumulate=True)
 
@@ -180,6 +187,7 @@ GATHERS = {
     "isomorphism": (isomorphism, 1),
     "both ends": (of_both_ends, 2),
     "index_put": (written, 1),
+    "index_select": (selected, 1),
 }
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +55,21 @@ MANY_ROWS = f"sums by number over a graph of more than {MOST_PLACES:,} rows, or 
 @rule("index")
 def index(call: Call) -> Result:
     """``x[numbers]``, for numbers of rows."""
-    x, given = call.arguments[0], call.argument("indices")
+    return _chosen(call.arguments[0], call.argument("indices"))
+
+
+@rule("index_select")
+def index_select(call: Call) -> Result:
+    """The same along one axis, as libraries for graphs write it."""
+    x, axis = call.arguments[0], call.argument("dim")
+    if not isinstance(x, Moments):
+        raise UnpredictedError("rows of no moments")
+    before = [None] * (axis % len(x.layout.axes))
+    return _chosen(x, [*before, call.argument("index")])
+
+
+def _chosen(x: object, given: Sequence[Any]) -> Result:
+    """Elements by numbers along some axes, None along all others."""
     chosen = [i for i, numbers in enumerate(given) if numbers is not None]
     if not isinstance(x, Moments) or not all(isinstance(given[i], Known) for i in chosen):
         raise UnpredictedError("elements that are chosen by random numbers")

@@ -328,7 +328,7 @@ def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
 
 
 @rule(
-    *("flip", "roll", "cumsum", "index_select", "repeat", "constant_pad_nd"),
+    *("flip", "roll", "cumsum", "repeat", "constant_pad_nd"),
     *(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     *(
         f"{kind}{n}d"
