@@ -224,17 +224,17 @@ def test_experts_that_get_other_rows_differ_by_rounding_alone():
 class Routed(nn.Module):
     """The better of two experts by scores that rounding changes with the batch."""
 
-    def __init__(self, apart, operation):
+    def __init__(self, apart, operation, rounding=1e-5):
         super().__init__()
         self.gate, self.one, self.other = nn.Linear(160, 2), nn.Linear(160, 5), nn.Linear(160, 5)
-        self.operation = operation
+        self.operation, self.rounding = operation, rounding
         with torch.no_grad():
             self.gate.weight[1] = self.gate.weight[0] + apart * self.gate.weight[1]
             self.gate.bias.zero_()
 
     def forward(self, x):
         x = self.operation(x.flatten(1))
-        rounding = 1e-5 * x[1].sum() * torch.tensor([1.0, -1.0])
+        rounding = self.rounding * x[1].sum() * torch.tensor([1.0, -1.0]).to(x.dtype)
         first = (self.gate(x) + rounding).topk(1).indices == 0
         return torch.where(first, self.one(x), self.other(x))
 
@@ -245,6 +245,13 @@ def test_experts_that_rounding_chooses_are_chosen_by_no_other_samples():
     assert of_samples(traced_pass(nearly_tied, BATCH, cross_entropy)) == []
     assert differences(before, fingerprint(nearly_tied)) == []
     assert len(of_samples(traced_pass(apart, BATCH, cross_entropy))) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_experts_that_rounding_chooses_in_half_precision(dtype):
+    rounding = torch.finfo(dtype).eps / 16
+    model, (x, y) = Routed(1e-6, lambda x: x, rounding).to(dtype), BATCH
+    assert of_samples(traced_pass(model, (x.to(dtype), y), cross_entropy)) == []
 
 
 def test_what_fades_on_its_way_to_the_output():

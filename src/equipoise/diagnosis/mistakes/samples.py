@@ -128,7 +128,8 @@ def _nudge(model: nn.Module) -> None:
     for weight in model.parameters():
         if weight.is_floating_point():
             signs = torch.arange(weight.numel(), device=weight.device).sin().view(weight.shape)
-            weight.data = weight.detach() * (1 + _NUDGE * signs.to(weight.dtype))
+            size = max(_NUDGE, 2 * torch.finfo(weight.dtype).eps)  # less would be rounded away
+            weight.data = weight.detach() * (1 + size * signs).to(weight.dtype)
 
 
 def _mixes_by_design(at: Call, *, by_time: bool) -> bool:
