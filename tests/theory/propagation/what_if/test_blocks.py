@@ -162,11 +162,8 @@ def test_what_is_read_later_cannot_be_left_out():
         counts(Read(), depth=1 / 3, block=None)
 
 
-def test_links_of_a_deep_chain_are_compared_a_few_times(monkeypatch):
-    """Once per operation and period that may win, not once per pair of operations.
-
-    The first layer takes the batch and has no twin before it, so no period covers everything.
-    """
+def compared_links(monkeypatch):
+    """A list that has an element for every pair of operations whose links were compared."""
     compared = []
     alike = blocks_module._are_linked_alike
     monkeypatch.setattr(
@@ -174,6 +171,24 @@ def test_links_of_a_deep_chain_are_compared_a_few_times(monkeypatch):
         "_are_linked_alike",
         lambda *arguments: compared.append(0) or alike(*arguments),
     )
+    return compared
+
+
+def test_links_of_steps_without_weights_are_not_compared(monkeypatch):
+    """Such as those of a solver; blocks have weights one period apart."""
+    compared = compared_links(monkeypatch)
+    model = nn.Sequential(nn.Linear(16, 8), *[nn.Tanh()] * 50, nn.Linear(8, 4))
+    with pytest.raises(ValueError, match="no block of operations with weights is repeated"):
+        counts(model, depth=2, block=None)
+    assert not compared
+
+
+def test_links_of_a_deep_chain_are_compared_a_few_times(monkeypatch):
+    """Once per operation and period that may win, not once per pair of operations.
+
+    The first layer takes the batch and has no twin before it, so no period covers everything.
+    """
+    compared = compared_links(monkeypatch)
     for depth in (20, 80):
         layers = [part for _ in range(depth) for part in (nn.Linear(3, 3), nn.ReLU())]
         graph = trace(

@@ -93,7 +93,9 @@ def _found(graph: Graph, block: str | None) -> Blocks:
     best: tuple[int, int, Blocks] | None = None
     # Links are compared only where operations alone could make a longer repetition, or as long a
     # one of shorter blocks: beginning with what could be longest, that is at few of the periods.
-    periods = range(1, len(nodes) // 2 + 1)
+    # Blocks have weights, and so operations with weights stand one period apart.
+    weights = structure.weights >> chosen[0] & ((1 << len(nodes)) - 1)
+    periods = (p for p in range(1, len(nodes) // 2 + 1) if weights & weights >> p)
     bounds = [(_most_covered(kinds, period), -period) for period in periods]
     for bound, negative in sorted(bounds, reverse=True):
         if best is not None and (bound, negative) <= best[:2]:
