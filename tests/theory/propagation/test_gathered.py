@@ -305,3 +305,12 @@ def test_sums_over_features_whose_signs_cancel():
     error = np.std(found, 0, ddof=1) / math.sqrt(len(found))
     # Of one vector and few samples, the logarithm of a mean square averages below.
     assert (np.abs(np.mean(found, 0)) < 4 * error + 0.15).all()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(C), nn.GroupNorm(4, C)])
+def test_sums_over_features_that_a_norm_has_centred_are_refused(norm):
+    """They are 0, whatever signs features have."""
+    model = nn.Sequential(nn.Linear(C, C), norm)
+    loss = lambda model, x: (model(x).sum(-1) * x.sum(-1)).cos().sum()  # noqa: E731
+    sites = propagate(trace(model, torch.randn(SAMPLES, C), loss)).sites
+    assert "a sum over features that layer norm has centred" in {site.reason for site in sites}

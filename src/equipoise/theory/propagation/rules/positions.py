@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 
 # Of fewer features, an average is not what infinitely many would have, such as those of a head.
 _FEWEST_FEATURES = 8
+# The largest part of the squared variance of rows that layer norm may have balanced before sums.
+_MOST_BALANCED = 0.01
 # A matrix with fewer entries than this part is multiplied entry by entry.
 _SPARSE = 0.1
 # Squares of standard deviation over mean, of averages that are taken as lognormal.
@@ -203,6 +205,9 @@ def _of_signs(x: Moments, chosen: set[int], *, keep: bool) -> Result | None:
 
     It is as large as a product with a matrix: :math:`K_{out} = C K + C(C - 1)\,m m'`, of C
     features of means m. None where the means are most of it.
+
+    Raises:
+        UnpredictedError: If layer norm made features add up to a number that is known.
     """
     pooled = [atom for i in sorted(chosen) for atom in x.layout.axes[i]]
     if not pooled or any(atom.role != "feature" for atom in pooled):
@@ -212,6 +217,8 @@ def _of_signs(x: Moments, chosen: set[int], *, keep: bool) -> Result | None:
         return None
     if float((x.mean**2).mean()) * count > float((x.std**2).mean()):
         return None
+    if x.balanced > _MOST_BALANCED:
+        raise UnpredictedError("a sum over features that layer norm has centred")
     axes = [() if i in chosen else axis for i, axis in enumerate(x.layout.axes)]
     layout = Layout(tuple(axis for i, axis in enumerate(axes) if keep or i not in chosen))
     K, means = x.covariance, np.outer(x.mean, x.mean) * (count * (count - 1))
