@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, elu, relu
+from torch.nn.functional import cross_entropy, elu, normalize, relu
 
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
@@ -55,6 +55,11 @@ def undivided(q, k, v):
 class RootMeanSquare(nn.Module):
     def forward(self, x):
         return x * x.square().mean(-1, keepdim=True).rsqrt()
+
+
+class Length(nn.Module):
+    def forward(self, x):
+        return 8 * normalize(x, dim=-1)
 
 
 class Attention(nn.Module):
@@ -150,6 +155,18 @@ OTHERS = {
     "scales that a norm takes off": (
         (undivided,),
         {"norm": nn.GroupNorm(HEADS, D)},
+        0,
+        "queries whose scale a norm behind takes off",
+    ),
+    "scales that a norm in parts takes off": (
+        (undivided,),
+        {"norm": RootMeanSquare(), "heads": 1},
+        0,
+        "queries whose scale a norm behind takes off",
+    ),
+    "scales that a length takes off": (
+        (undivided,),
+        {"norm": Length(), "heads": 1},
         0,
         "queries whose scale a norm behind takes off",
     ),

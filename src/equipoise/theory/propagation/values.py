@@ -145,6 +145,7 @@ class Moments:
         signs: Weights with whose sign that of all elements changes.
         uneven: Relative variance of what features of a head have in common in their squares, times
             how many these are.
+        sized_by: Latents whose average over features it is a function of.
     """
 
     layout: Layout
@@ -166,6 +167,7 @@ class Moments:
     drawn: Drawn | None = None
     signs: frozenset[MadeBy] = frozenset()
     uneven: float = 0.0
+    sized_by: frozenset[Hashable] = frozenset()
 
     @cached_property
     def draws(self) -> dict[str, NDArray[Any]]:

@@ -168,7 +168,8 @@ def averaged(x: Moments, chosen: set[int], *, keep: bool) -> Result:
         raise UnpredictedError(f"an average over fewer than {_FEWEST_FEATURES} features")
     x.require_even(count * prod(atom.size for atom in features))
     means = matrix @ x.mean[x.places([*kept, *summed])]
-    return Result(constant(layout, kept, means, x.correlation.samples), of_the_width)
+    output = constant(layout, kept, means, x.correlation.samples)
+    return Result(replace(output, sized_by=frozenset({x.latent})), of_the_width)
 
 
 @rule("sum")
@@ -255,7 +256,7 @@ def norm(call: Call) -> Result:
         raise UnpredictedError("a norm over positions alone")
     means = np.sqrt(count * square.mean)
     output = constant(square.layout, square.order, means, x.correlation.samples)
-    return Result(output, of_the_width)
+    return Result(replace(output, sized_by=square.sized_by), of_the_width)
 
 
 def constant(layout: Layout, order: Sequence[Atom], values: Array, samples: int) -> Moments:

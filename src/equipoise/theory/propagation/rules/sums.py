@@ -48,6 +48,8 @@ Indices = NDArray[np.intp]
 
 # A slope below this part of the largest is none.
 _FLAT = 1e-6
+# So far from 1 a squared size is that of a norm written in parts.
+_UNIT = 0.05
 
 
 @rule("add", "sub")
@@ -402,12 +404,23 @@ def multiply(call: Call) -> Result:
                 part = _of_factor(pairs, gradient.weight, output, aligned, other)
             pairs = unaligned(part.pairs, aligned, original)
             pairs = pairs * _copies_of_features(original, output)
+            orthogonal = float(_is_divided_by_size(aligned, other))
+            kept = _kept(part, aligned, original)
             inputs.append(
-                (original, Gradient(pairs, part.weight, draws=_kept(part, aligned, original)))
+                (original, Gradient(pairs, part.weight, draws=kept, orthogonal=orthogonal))
             )
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _is_divided_by_size(x: Moments, factor: Moments) -> bool:
+    """Whether a factor makes the average of a row's squares, or their sum, 1."""
+    if x.latent not in factor.sized_by:
+        return False
+    size = float(factor.mean.mean()) ** 2 * x.second_moment
+    sizes = size, size * x.layout.count("feature")
+    return any(abs(one - 1) < _UNIT for one in sizes)
 
 
 def _of_factor(
