@@ -23,6 +23,18 @@ def whole(q, k, v):
     return torch.einsum("nhtd,nhde,nht->nhte", q, state, 1 / sums)
 
 
+def summed(q, k, v):
+    """Of all tokens, with products of single features added up."""
+    sums = (q * k.sum(2, keepdim=True)).sum(-1, keepdim=True)
+    return q @ (k.transpose(-1, -2) @ v) / sums
+
+
+def summed_so_far(q, k, v):
+    """Of earlier tokens, likewise."""
+    sums = (k.cumsum(2) * q).sum(-1, keepdim=True)
+    return (q[..., None, :] @ (k[..., None] * v[..., None, :]).cumsum(2))[..., 0, :] / sums
+
+
 def earlier(q, k, v):
     """Of earlier tokens: sums over time of products of keys and values."""
     sums = torch.einsum("nhtd,nhtd->nht", q, k.cumsum(2)) + 1e-6
@@ -105,7 +117,9 @@ def averages(values):
 
 FORMS = {
     "all tokens": (whole, True),
+    "all tokens, sums of features": (summed, True),
     "earlier tokens": (earlier, True),
+    "earlier tokens, sums of features": (summed_so_far, True),
     "a mask": (masked, True),
     "decay": (decaying, True),
     "decay, both signs": (decaying, False),

@@ -198,6 +198,9 @@ class Forward:
         if rule is not None:
             by_parts = alone and node.name in FEATUREWISE
             result = each_part(call, rule, self._done) if by_parts else rule(call)
+            if node.name == "sum" and (product := linear_attention.sum_of_products(call, result)):
+                result, weights = product
+                self._weights[weights.output.latent] = weights
             if self._are_unlike and node.name in ("index", "index_select"):
                 return replace(result, pullback=_of_unlike_rows)
             return result
@@ -234,8 +237,10 @@ class Forward:
         )
         if weights is None:
             return None
-        if sums is None or not weights.belong_to(sums):
-            own = {value.latent for value in weights.queries.moved_from()}
+        both = weights, weights.turned
+        weights = next((one for one in both if sums is not None and one.belong_to(sums)), None)
+        if sums is None or weights is None:
+            own = {value.latent for value in both[0].queries.moved_from()}
             if any(x.latent in own for x in factors):
                 raise UnpredictedError("queries over sums of their own weights")
             return None

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
@@ -154,6 +155,11 @@ class Weights:
     sums: Moments
     output: Moments
 
+    @property
+    def turned(self) -> Weights:
+        """The same factors in the other order."""
+        return Weights(self.sums, self.queries, self.output)
+
     def belong_to(self, sums: Weighed) -> bool:
         """Whether these are the sums of the weights."""
         own = {value.latent for value in self.queries.moved_from()}
@@ -259,6 +265,19 @@ def inner_product(call: Call) -> tuple[Result, Weights] | None:
         if features * float(spread.mean()) > _MOST_VARIED:
             raise UnpredictedError(VARIED)
     return found, Weights(q, k, output)
+
+
+def sum_of_products(call: Call, result: Result) -> tuple[Result, Weights] | None:
+    """``(q * k).sum(-1)``, the same number; None if it is another sum."""
+    x, output = call.arguments[0], result.output
+    if result.pullback is not of_the_width or not isinstance(output, Moments):
+        return None
+    if call.argument("dim") not in ([-1], [len(x.layout.axes) - 1]) or not _is_of_features(x):
+        return None
+    if x.drawn is None or x.drawn.function is not torch.mul:
+        return None
+    queries, sums = x.drawn.inputs
+    return replace(result, pullback=_of_weights), Weights(queries, sums, output)
 
 
 def _of_weights(_: Gradient) -> Pulled:
