@@ -215,14 +215,7 @@ def added(call: Call) -> Result:
     if keeps and (name == "index_copy" or call.argument("reduce", "sum") == "mean"):
         raise UnpredictedError(f"{name} among rows that are not zero")
     if several == 1 and are_places(source.layout.axes[axis]) and not numbers.others:
-        taken, rest, own = _apart(source, axis, 1)
-        matrix = np.zeros((call.output.shape[axis], len(rows)))
-        np.add.at(matrix, (rows.numpy(), np.arange(len(rows))), scale)
-        place = Atom.new("position", len(matrix))
-        layout = Layout(tuple(_replaced(source, axis, 1, [place], own)))
-        whole = kron(np.eye(source.positions // len(rows)), matrix)
-        places = [*rest, place] if place.size > 1 else rest
-        result = mapped(source, [*rest, *taken], whole, layout, places)
+        result = _to_places(source, axis, call.output.shape[axis], rows, scale)
     else:
         rows_of_all = _rows_of(into, source, axis, several)
         if counts.max(initial=0) > 1 and not numbers.others:
@@ -281,6 +274,18 @@ def _rows_of(into: object, source: Moments, axis: int, several: int) -> Sequence
     if not any(atom.role == "sample" for atom in atoms) or any(a.role == "feature" for a in atoms):
         raise UnpredictedError("sums of rows, to rows that were not followed to here")
     return Layout(tuple(axes)).with_open_as("position").axes
+
+
+def _to_places(source: Moments, axis: int, count: int, rows: Tensor, scale: Array) -> Result:
+    """Positions that are added to others, by numbers of the data."""
+    taken, rest, own = _apart(source, axis, 1)
+    matrix = np.zeros((count, len(rows)))
+    np.add.at(matrix, (rows.numpy(), np.arange(len(rows))), scale)
+    place = Atom.new("position", count)
+    layout = Layout(tuple(_replaced(source, axis, 1, [place], own)))
+    whole = kron(np.eye(source.positions // len(rows)), matrix)
+    places = [*rest, place] if place.size > 1 else rest
+    return mapped(source, [*rest, *taken], whole, layout, places)
 
 
 def _to_rows(

@@ -395,14 +395,7 @@ def _attended(
     output = replace(output, others=v.made_by | q.latents, signs=v.signs, uneven=uneven)
 
     def pullback(gradient: Gradient) -> Pulled:
-        decided = uneven > _MOST_UNEVEN * E and not gradient.orthogonal
-        if decided or any(head.may_be_near_zero for head in heads):
-            raise UnpredictedError(NEAR_ZERO)
-        if any(head.varied > _MOST_VARIED for head in heads):
-            raise UnpredictedError(VARIED)
-        of_scale = max(head.of_scale(within, scatter) for head in heads)
-        if gradient.orthogonal * of_scale > _MOST_OF_SCALE:
-            raise UnpredictedError(SCALED)
+        _require_independent(gradient, heads, within, scatter)
         own, across = (
             [np.mean(blocks, 0) for blocks in zip(*found, strict=True)]
             for found in (
@@ -416,6 +409,20 @@ def _attended(
         return Pulled(inputs)
 
     return Result(output, pullback)
+
+
+def _require_independent(
+    gradient: Gradient, heads: Sequence[_Head], within: _Blocks, scatter: float
+) -> None:
+    """Raise where a gradient depends on the sizes of rows, or knows the direction of outputs."""
+    decided = float(np.mean([head.uneven for head in heads])) > _MOST_UNEVEN
+    if any(head.may_be_near_zero for head in heads) or (decided and not gradient.orthogonal):
+        raise UnpredictedError(NEAR_ZERO)
+    if any(head.varied > _MOST_VARIED for head in heads):
+        raise UnpredictedError(VARIED)
+    of_scale = max(head.of_scale(within, scatter) for head in heads)
+    if gradient.orthogonal * of_scale > _MOST_OF_SCALE:
+        raise UnpredictedError(SCALED)
 
 
 def _same(pairs: Exchangeable) -> Array:
