@@ -355,6 +355,38 @@ def test_attention_may_keep_its_own_draws():
     assert told(model) == {"missed": missed}
 
 
+class Speech(nn.Module):
+    """Its init function knows layers, and a part by its class, as those of wav2vec 2.0."""
+
+    class Projection(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 48)
+
+    def __init__(self, *, knows_the_part):
+        super().__init__()
+        self.knows_the_part = knows_the_part
+        self.stem, self.features = nn.Linear(80, 64), self.Projection()
+        self.blocks = nn.Sequential(*(Block(48) for _ in range(3)))
+        self.head = nn.Linear(48, 10)
+        self.apply(self._init_weights)
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=0.02)
+        elif isinstance(module, self.Projection) and self.knows_the_part:
+            bound = module.linear.in_features**-0.5
+            init.uniform_(module.linear.weight, -bound, bound)
+            init.uniform_(module.linear.bias, -bound, bound)
+
+
+def test_a_part_that_the_models_init_function_draws_is_meant_so():
+    assert told(Speech(knows_the_part=True)) == {}
+    model = Speech(knows_the_part=False)
+    model.features.linear.reset_parameters()
+    assert told(model) == {"missed": {"features.linear.weight"}}
+
+
 def test_heads_with_an_init_function_say_nothing_of_the_trunk():
     """As of FCOS and RetinaNet; a layer of the heads that it missed is told."""
 

@@ -50,8 +50,8 @@ class Own(NamedTuple):
 
     Args:
         law: Of the elements.
-        by_part: Whether the reset is that of a class that is not PyTorch's, and draws a layer
-            inside of it.
+        by_part: Whether the reset is that of a class that is not PyTorch's, or a model's own
+            ``_init_weights``, and draws a layer inside of such a class.
     """
 
     law: Law
@@ -62,7 +62,8 @@ def own_laws(model: nn.Module) -> dict[str, Own]:
     """Laws of the parameters that each module's own ``reset_parameters`` draws.
 
     A module's children are drawn before it, as when it was built. A parameter under several names
-    has a law under each.
+    has a law under each. A model's ``_init_weights`` counts as the reset of parts that it
+    knows by their class.
 
     Args:
         model: A copy that may be written to.
@@ -82,6 +83,34 @@ def own_laws(model: nn.Module) -> dict[str, Own]:
             for key, law in found.items():
                 by_part = "." in key and not is_torch
                 laws[f"{name}.{key}" if name else key] = Own(law, by_part)
+    for name, law in _laws_of_parts(model).items():
+        laws[uncompiled_name(name)] = Own(law, by_part=True)
+    return laws
+
+
+def _laws_of_parts(model: nn.Module) -> dict[str, Law]:
+    """Laws of the layers that a model's own ``_init_weights`` draws when it is given their part.
+
+    That is how ``model.apply(model._init_weights)`` draws them, after it was given each layer. A
+    model inside another one has its own.
+    """
+    laws: dict[str, Law] = {}
+
+    def visit(name: str, part: nn.Module, init: Init | None) -> None:
+        own = getattr(part, "_init_weights", init)
+        for key, child in part.named_children():
+            visit(f"{name}.{key}" if name else key, child, own)
+        layers = nn.Module()
+        layers._modules |= {
+            key: child for key, child in part.named_children() if not any(child.children())
+        }
+        if callable(own) and not _is_of_torch(part) and layers._modules:
+            with contextlib.suppress(Exception):  # it may be a function of something else
+                if _is_drawn(layers, lambda: own(part)):
+                    for key, law in _laws_drawn(layers, lambda: own(part)).items():
+                        laws[f"{name}.{key}" if name else key] = law
+
+    visit("", model, None)
     return laws
 
 
@@ -178,6 +207,16 @@ def _laws_drawn(
         if all(map(_is_enough, draws.values())):
             break
     return {name: joined(found) for name, found in draws.items() if found}
+
+
+def _is_drawn(module: nn.Module, draw: Callable[[], object]) -> bool:
+    """Whether a function changes any parameter, seen by its first element."""
+    firsts = [p.detach()[(0,) * p.ndim] for _, _, p in parameters_by_owner(module)]
+    for first in firsts:
+        first.fill_(math.nan)
+    with torch.no_grad():
+        draw()
+    return any(not first.isnan() for first in firsts)
 
 
 def _is_enough(draws: list[Law]) -> bool:
