@@ -124,6 +124,27 @@ class Plain(nn.Module):
         self.first, self.second = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
 
+class Around(nn.Module):
+    """A part around another one, which leaves both to PyTorch's defaults."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.expand, self.inner = nn.Linear(width, 4 * width), Plain(width)
+
+
+class Other(Around):
+    """One of the same shape, which an init function draws."""
+
+
+def alternating():
+    """Parts of one class inside of two others, of which one is drawn, as in MaxxViT."""
+    model = nn.Sequential(Around(32), Around(32), *(Other(64) for _ in range(6)))
+    for module in model[2:].modules():
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=0.02)
+    return model
+
+
 def hybrid(part, layer, draw):
     """Parts that draw their layers themselves or not at all, and blocks that are drawn."""
     model = nn.Sequential()
@@ -189,6 +210,7 @@ HEALTHY = {
     "parts that are left alone": lambda: hybrid(
         Plain, lambda: nn.Linear(64, 64), partial(init.normal_, std=0.02)
     ),
+    "parts inside of those that are left alone": alternating,
     "a new head": with_a_new_head,
     "cut by rounding": cut_by_rounding,
     "patterns": with_patterns,

@@ -94,14 +94,14 @@ class Found:
         kind: What it is compared with: parameters of the same kind.
         parameter: Itself.
         module: The module that owns it.
-        inside: The classes that the module is inside of, without PyTorch's.
+        inside: The classes that the module is inside of, the outermost first, without PyTorch's.
     """
 
     layer: Layer
     kind: str
     parameter: Tensor
     module: nn.Module
-    inside: str = ""
+    inside: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -125,7 +125,11 @@ class Found:
 
 
 def describe(
-    name: str, module: nn.Module, parameter: Tensor, drawn: Own | None, inside: str = ""
+    name: str,
+    module: nn.Module,
+    parameter: Tensor,
+    drawn: Own | None,
+    inside: tuple[str, ...] = (),
 ) -> Found:
     """What is to be known of a parameter before it is judged.
 
@@ -134,7 +138,7 @@ def describe(
         module: The module that owns it.
         parameter: Itself.
         drawn: What a reset draws for it.
-        inside: The classes that the module is inside of, without PyTorch's.
+        inside: The classes that the module is inside of, the outermost first, without PyTorch's.
     """
     own = None if drawn is None else drawn.law
     values = drawn_values(module, parameter)
@@ -352,11 +356,15 @@ def _is_of_other_parts(one: Found, kind: Sequence[Found], rule: Rule, limit: flo
 def _is_of_another_class(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
     """Whether a rule is that of parts of other classes, of which none is met in this one's.
 
-    MaxxViT draws its transformers and leaves ConvNeXt's blocks to PyTorch's defaults.
+    MaxxViT draws its transformers and leaves ConvNeXt's blocks to PyTorch's defaults, with the
+    perceptrons inside of them, which are of the same class as those of transformers.
     """
-    own = [other for other in kind if other.inside == one.inside]
-    met = any(_follows(rule, other.layer, limit) for other in own)
-    return bool(one.inside) and len({other.name for other in own}) > 1 and not met
+    for depth in range(1, len(one.inside) + 1):
+        own = [other for other in kind if other.inside[:depth] == one.inside[:depth]]
+        met = any(_follows(rule, other.layer, limit) for other in own)
+        if len({other.name for other in own}) > 1 and not met:
+            return True
+    return False
 
 
 def _is_a_head(one: Found, kind: Sequence[Found], rule: Rule) -> bool:

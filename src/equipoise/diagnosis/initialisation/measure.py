@@ -84,7 +84,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
         states.restore()
     classes = _classes(model)
     under_all_names = [
-        describe(name, m, p, own.get(name), classes.get(id(m), ""))
+        describe(name, m, p, own.get(name), classes.get(id(m), ()))
         for name, m, p in parameters_by_owner(model)
     ]
     parameters = _first_names(under_all_names)
@@ -110,17 +110,17 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
     return Initialisation(records, faults, limit, _name(init))
 
 
-def _classes(model: nn.Module) -> dict[int, str]:
+def _classes(model: nn.Module) -> dict[int, tuple[str, ...]]:
     """The classes that each module is inside of, the outermost first, without PyTorch's."""
-    found: dict[int, str] = {}
-    waiting = [(model, "")]
+    found: dict[int, tuple[str, ...]] = {}
+    waiting: list[tuple[nn.Module, tuple[str, ...]]] = [(model, ())]
     while waiting:
         module, around = waiting.pop()
         found.setdefault(id(module), around)
         kind = type(module)
-        is_torch = kind.__module__.startswith("torch.")
-        inside = around if is_torch else f"{around} {kind.__module__}.{kind.__qualname__}"
-        waiting += [(child, inside) for child in module.children()]
+        if not kind.__module__.startswith("torch."):
+            around = (*around, f"{kind.__module__}.{kind.__qualname__}")
+        waiting += [(child, around) for child in module.children()]
     return found
 
 
