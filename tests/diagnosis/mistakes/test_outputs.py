@@ -325,6 +325,23 @@ def test_targets_on_another_scale(loss, target, far):
     assert titles == ["Targets on another scale than the outputs"] * far
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_codes_come_to_the_outputs(is_trained):
+    """Of a codebook as VQ-VAEs draw it; where it is not trained, outputs have to come to it."""
+    model = Net()
+    model.codes = nn.Parameter(torch.empty(512, 3).uniform_(-1 / 512, 1 / 512))
+    model.codes.requires_grad_(is_trained)
+
+    def loss(output, target):
+        codes = model.codes[torch.cdist(output, model.codes).argmin(1)]
+        straight = output + (codes - output).detach()
+        commitment = F.mse_loss(output, codes.detach())
+        return F.mse_loss(straight, target) + commitment + F.mse_loss(codes, output.detach())
+
+    titles = [one.title for one in found(model, loss, torch.randn(16, 3))]
+    assert ("Targets on another scale than the outputs" in titles) is not is_trained
+
+
 @pytest.mark.parametrize("sigma", [1.0, 0.001])
 @pytest.mark.parametrize("is_weighed", [True, False])
 def test_noise_on_another_scale(sigma, is_weighed):

@@ -24,6 +24,7 @@ from equipoise.diagnosis.mistakes.sources import (
     origin_of,
     origin_of_input,
     shape,
+    table_of,
     tensor,
     users_of,
 )
@@ -350,13 +351,20 @@ def _squared_beside_noise(
     return None
 
 
+def _are_codes(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+    """Whether they are rows of a table that comes to the outputs, as those of a VQ-VAE."""
+    origin = origin_of(source, nodes)
+    table = None if origin is None else table_of(origin, nodes)
+    return table is not None and table.value.requires_grad
+
+
 def _far_from(
     node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
 ) -> Finding | None:
     """Targets, or noise, whose mean, or whose scale, the outputs have to reach first."""
     compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
     compared = compared or _squared_beside_noise(node, nodes)
-    if compared is None or _is_input(compared[1], into):
+    if compared is None or _is_input(compared[1], into) or _are_codes(compared[1], nodes):
         return None
     output, target = (tensor(one, nodes).detach() for one in compared)
     if output.shape != target.shape or target.numel() < 2:

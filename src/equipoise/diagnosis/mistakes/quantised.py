@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from equipoise.diagnosis.mistakes.sources import PRODUCTS, origin_of, tensor
+from equipoise.diagnosis.mistakes.sources import LOOKING_UP, PRODUCTS, origin_of, table_of
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
 _CHOOSING = ("argmin", "argmax", "min", "max", "topk", "sort")
-_LOOKING_UP = ("embedding", "index", "index_select")
 _NAMES = 3
 
 
@@ -23,7 +22,7 @@ def of_quantised(traced: TracedPass) -> list[Finding]:
     """
     nodes = traced.nodes
     for node in traced.graph.nodes:
-        table = _table(node, nodes) if node.number in traced.before_layers else None
+        table = table_of(node, nodes) if node.number in traced.before_layers else None
         if table is None:
             continue
         for choice in _choices(node, nodes):
@@ -52,24 +51,12 @@ def _finding(node: Node, table: Given, encoder: Set[str]) -> Finding:
 
 def _choices(node: Node, nodes: Mapping[int, Node]) -> list[Node]:
     """What has chosen the rows that an operation takes, or the ones of a matrix of zeros."""
-    if node.name in _LOOKING_UP:
+    if node.name in LOOKING_UP:
         origins = [origin_of(one, nodes) for one in node.inputs[1:]]
         return [one for one in origins if one is not None and one.name in _CHOOSING]
     first = node.inputs[0]
     leading = _leading_to(nodes[first.node], nodes) if isinstance(first, Made) else []
     return [one for one in leading if one.name in _CHOOSING]
-
-
-def _table(node: Node, nodes: Mapping[int, Node]) -> Given | None:
-    """The table of the model that an operation takes rows of, by numbers or by ones."""
-    if len(node.inputs) < 2:
-        return None
-    first, second = node.inputs[:2]
-    if node.name == "mm" and not tensor(first, nodes).requires_grad:
-        first = second
-    elif node.name not in _LOOKING_UP:
-        return None
-    return first if isinstance(first, Given) and first.kind != "data" else None
 
 
 def _given_to(node: Node, nodes: Mapping[int, Node]) -> list[Given]:

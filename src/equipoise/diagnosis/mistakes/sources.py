@@ -27,6 +27,8 @@ ARRANGING = {
     "unsqueeze",
 }
 ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "slice", "select"}
+# Operations that take rows of a table by their numbers.
+LOOKING_UP = ("embedding", "index", "index_select")
 # Operations that draw random numbers.
 DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
 # Operations that pick one number of each row, that of its class.
@@ -165,6 +167,18 @@ def given_of(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]
             seen.add(one.node)
             if nodes[one.node].name not in OF_SHAPES:
                 waiting += nodes[one.node].inputs
+
+
+def table_of(node: Node, nodes: Mapping[int, Node]) -> Given | None:
+    """The table of the model that an operation takes rows of, by numbers or by ones."""
+    if len(node.inputs) < 2:
+        return None
+    first, second = node.inputs[:2]
+    if node.name == "mm" and not tensor(first, nodes).requires_grad:
+        first = second
+    elif node.name not in LOOKING_UP:
+        return None
+    return first if isinstance(first, Given) and first.kind != "data" else None
 
 
 def weights_behind(
