@@ -145,6 +145,29 @@ def alternating():
     return model
 
 
+class Pyramid(nn.Module):
+    """Convolutions that bring maps of all widths to one, drawn in one way."""
+
+    def __init__(self, draw, widths=(64, 128, 256), width=32):
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Conv2d(wide, width, 1) for wide in widths)
+        self.outer = nn.ModuleList(nn.Conv2d(width, width, 3) for _ in widths)
+        for layer in (*self.inner, *self.outer):
+            draw(layer.weight)
+
+
+def by_inputs(weight):
+    init.kaiming_uniform_(weight, a=1)
+
+
+def pyramid(draw=by_inputs):
+    """A ResNet's trunk, drawn by its outputs, and a pyramid, as torchvision's detectors."""
+    model = nn.Sequential(*(nn.Conv2d(32 * n, 32 * (n + 1), 3) for n in range(1, 12)))
+    for layer in model:
+        init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return nn.ModuleDict({"trunk": model, "pyramid": Pyramid(draw)})
+
+
 def hybrid(part, layer, draw):
     """Parts that draw their layers themselves or not at all, and blocks that are drawn."""
     model = nn.Sequential()
@@ -211,6 +234,7 @@ HEALTHY = {
         Plain, lambda: nn.Linear(64, 64), partial(init.normal_, std=0.02)
     ),
     "parts inside of those that are left alone": alternating,
+    "a part with a rule of its own": pyramid,
     "a new head": with_a_new_head,
     "cut by rounding": cut_by_rounding,
     "patterns": with_patterns,
@@ -407,6 +431,16 @@ def test_a_part_that_the_models_init_function_draws_is_meant_so():
     model = Speech(knows_the_part=False)
     model.features.linear.reset_parameters()
     assert told(model) == {"missed": {"features.linear.weight"}}
+
+
+def test_a_part_with_a_slip_has_no_rule_of_its_own():
+    def triple(weight):
+        init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+        weight.data *= 3
+
+    (fault,) = initialisation(pyramid(triple)).faults
+    assert fault.kind == "mis-scaled"
+    assert "times as large" in fault.detail
 
 
 def test_heads_with_an_init_function_say_nothing_of_the_trunk():

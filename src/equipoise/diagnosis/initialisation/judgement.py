@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -275,7 +275,10 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
             or _is_a_head(one, kind, rule)
             or _is_of_attention(one, kind, rule, limit)
         )
-        apart = judgement.verdict == "mis-scaled" and _is_drawn_apart(one.layer.law, usual, limit)
+        apart = judgement.verdict == "mis-scaled" and (
+            _is_drawn_apart(one.layer.law, usual, limit)
+            or _is_of_a_part_with_a_rule(one, kind, rule, limit)
+        )
         if (
             elsewhere
             or apart
@@ -359,12 +362,33 @@ def _is_of_another_class(one: Found, kind: Sequence[Found], rule: Rule, limit: f
     MaxxViT draws its transformers and leaves ConvNeXt's blocks to PyTorch's defaults, with the
     perceptrons inside of them, which are of the same class as those of transformers.
     """
-    for depth in range(1, len(one.inside) + 1):
-        own = [other for other in kind if other.inside[:depth] == one.inside[:depth]]
-        met = any(_follows(rule, other.layer, limit) for other in own)
-        if len({other.name for other in own}) > 1 and not met:
+    return any(len({other.name for other in own}) > 1 for own in _unmet(one, kind, rule, limit))
+
+
+def _is_of_a_part_with_a_rule(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+    """Whether the layers of a part of another class follow another rule, and none this one.
+
+    Feature pyramids draw their convolutions by their inputs, behind a ResNet that draws them by
+    their outputs. Layers of one shape would tell no scaling from another.
+    """
+    for own in _unmet(one, kind, rule, limit):
+        theirs = consensus([other.layer for other in own], limit)
+        shapes = {other.layer.shape for other in own}
+        if theirs is None or theirs.scaling is rule.scaling or len(shapes) < 2:
+            continue
+        if theirs.is_simple and _follows(theirs, one.layer, limit):
             return True
     return False
+
+
+def _unmet(
+    one: Found, kind: Sequence[Found], rule: Rule, limit: float
+) -> Iterator[Sequence[Found]]:
+    """The layers of each class around one, where none of them follows a rule."""
+    for depth in range(1, len(one.inside) + 1):
+        own = [other for other in kind if other.inside[:depth] == one.inside[:depth]]
+        if not any(_follows(rule, other.layer, limit) for other in own):
+            yield own
 
 
 def _is_a_head(one: Found, kind: Sequence[Found], rule: Rule) -> bool:
