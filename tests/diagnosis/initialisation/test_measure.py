@@ -162,10 +162,27 @@ def by_inputs(weight):
 
 def pyramid(draw=by_inputs):
     """A ResNet's trunk, drawn by its outputs, and a pyramid, as torchvision's detectors."""
-    model = nn.Sequential(*(nn.Conv2d(32 * n, 32 * (n + 1), 3) for n in range(1, 12)))
+    model = nn.Sequential(*(nn.Conv2d(32 * n, 32 * (n + 1), 3) for n in range(1, 14)))
     for layer in model:
         init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return nn.ModuleDict({"trunk": model, "pyramid": Pyramid(draw)})
+
+
+class Head(nn.Module):
+    """Two convolutions, too few to have a rule."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.mix, self.classify = nn.Conv2d(128, 96, 3), nn.Conv2d(96, 64, 1)
+        for layer in (self.mix, self.classify):
+            draw(layer.weight)
+
+
+def heads():
+    """A trunk drawn by its outputs, and heads of two classes that are drawn alike, as UperNet."""
+    draw = partial(init.normal_, std=0.02)
+    model = pyramid(draw)
+    return nn.ModuleDict({"trunk": model["trunk"], "head": Head(draw), "other": model["pyramid"]})
 
 
 def hybrid(part, layer, draw):
@@ -235,6 +252,7 @@ HEALTHY = {
     ),
     "parts inside of those that are left alone": alternating,
     "a part with a rule of its own": pyramid,
+    "parts with one rule": heads,
     "a new head": with_a_new_head,
     "cut by rounding": cut_by_rounding,
     "patterns": with_patterns,

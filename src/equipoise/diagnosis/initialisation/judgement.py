@@ -366,12 +366,16 @@ def _is_of_another_class(one: Found, kind: Sequence[Found], rule: Rule, limit: f
 
 
 def _is_of_a_part_with_a_rule(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
-    """Whether the layers of a part of another class follow another rule, and none this one.
+    """Whether layers of parts of other classes follow another rule, and none of them this one.
 
     Feature pyramids draw their convolutions by their inputs, behind a ResNet that draws them by
-    their outputs. Layers of one shape would tell no scaling from another.
+    their outputs; heads may do so together. Layers of one shape tell no scaling from another.
     """
-    for own in _unmet(one, kind, rule, limit):
+    parts = [*_unmet(one, kind, rule, limit)]
+    if not parts:
+        return False
+    together = [other for other in kind if any(_unmet(other, kind, rule, limit))]
+    for own in (*parts, together):
         theirs = consensus([other.layer for other in own], limit)
         shapes = {other.layer.shape for other in own}
         if theirs is None or theirs.scaling is rule.scaling or len(shapes) < 2:
