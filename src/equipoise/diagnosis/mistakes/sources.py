@@ -41,6 +41,10 @@ _LINEAR = {*ARRANGING, "neg", "mean", "sum", "add", "sub", "rsub", "expand", "wh
 _LINEAR |= {"mul", "div", "index", "gather", "masked_fill", "masked_select", "stack"}
 
 
+# Pointwise operations that leave data as they are, up to scale and shift.
+_STRAIGHT = {*ARRANGING, "add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill"}
+
+
 def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
     """The operations that take what an operation made."""
     return [
@@ -125,15 +129,24 @@ def kinds_of(source: Made | Given, behind: Mapping[int, frozenset[str]]) -> froz
 
 
 def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
-    """Modules whose matrix products take what other weights have made of the data."""
+    """Modules whose matrix products take what other weights have made of the data.
+
+    So they do what functions have made of them, such as radial basis functions or the sine.
+    """
     behind = kinds_behind(nodes)
+    bent = set[int]()  # what is no longer linear in the data
+    for node in nodes.values():
+        of_data = [one for one in node.inputs if "data" in kinds_of(one, behind)]
+        is_bending = node.is_pointwise and node.name not in _STRAIGHT and bool(of_data)
+        if is_bending or any(isinstance(one, Made) and one.node in bent for one in of_data):
+            bent.add(node.number)
     return frozenset(
         node.module
         for node in nodes.values()
         if node.name in PRODUCTS
         for source in node.inputs
         if (origin := origin_of(source, nodes)) is not None
-        and {"parameter", "data"} <= behind[origin.number]
+        and ({"parameter", "data"} <= behind[origin.number] or origin.number in bent)
     )
 
 
