@@ -92,7 +92,8 @@ def place(
         steady = steady + 1 if lasting else 0
         if steady == 2 or points >= _MOST_POINTS or turn + 1 == _MOST_ROUNDS:
             failing[:] = False
-            if total > _NOISE:  # few points of short waves look like noise: errors are too small
+            # Few points of short waves look like noise: differences of rules are too small.
+            if points >= _MOST_POINTS and total > _NOISE and not f.has_powers:
                 raise unresolved(f.activation.name, f.gamma, f.beta)
         before = total
         for law, part in zip(kept, parts, strict=True):
