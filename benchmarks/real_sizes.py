@@ -10,22 +10,20 @@ so. A package that is missing makes its rows say what to install.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 import warnings
-from typing import Any
 
 import torch
 
 import equipoise as eq
-from equipoise.diagnosis.problem import Problem
+from checked_models import step_seconds
 from equipoise.instrument.batches import moved
 from public_models import first_screen
 from published import PUBLISHED, Published
 from published.real import REAL_SIZES
 
 DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-TURNS, QUICK = 5, "nn.LSTM"
+QUICK = "nn.LSTM"
 
 
 def main() -> None:
@@ -58,32 +56,17 @@ def row(published: Published) -> list[str]:
     cells = [published.name, f"{count / 1e6:,.0f} M"]
     try:
         most_memory()
-        step = step_seconds(model, batch)
+        step = step_seconds(model, batch, seconds)
         training = most_memory()
-        begin = time.perf_counter()
+        begin = seconds()
         found = eq.checkup(model, batch)
-        synchronise()
-        took = time.perf_counter() - begin
+        took = seconds() - begin
     except Exception as error:  # the table tells which models fail, and how
         return [*cells, *"–––", f"{type(error).__name__}: {str(error).splitlines()[0]}"]
     memory = f"{most_memory() / training:.2f}" if training else "–"
     says = " ".join(first_screen(found)).replace("|", "\\|")
     cost = f"{took:.1f} s = {took / step:,.0f} steps"
     return [*cells, f"{1e3 * step:.0f} ms", cost, memory, says]
-
-
-def step_seconds(model: Any, batch: Any) -> float:
-    """Median of several steps after one that warms up, with the loss that was found."""
-    problem = Problem.prepare(model, batch, batch_size=2**30)
-    fresh, times = problem.fresh(0), []
-    for _ in range(1 + TURNS):
-        synchronise()
-        begin = time.perf_counter()
-        problem.loss_fn(fresh, problem.first).backward()
-        synchronise()
-        times.append(time.perf_counter() - begin)
-        fresh.zero_grad()
-    return statistics.median(times[1:])
 
 
 def most_memory() -> int:
@@ -96,10 +79,11 @@ def most_memory() -> int:
     return most
 
 
-def synchronise() -> None:
-    """Wait for the device."""
+def seconds() -> float:
+    """The time when the device has done what it was given."""
     if DEVICE.type != "cpu":
         torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ class Checked:
 def checked(model: Any, batch: Any) -> Checked:
     """Check a model up as its user would, and time a step of it before."""
     try:
-        step = _step_seconds(Problem.prepare(model, batch, batch_size=2**30))
+        step = step_seconds(model, batch)
         begin = time.process_time()
         found = eq.checkup(model, batch)
     except Exception as error:  # the table tells which models fail, and how
@@ -65,14 +66,15 @@ def checked(model: Any, batch: Any) -> Checked:
     return Checked(found, "", step, time.process_time() - begin)
 
 
-def _step_seconds(problem: Problem) -> float:
+def step_seconds(model: Any, batch: Any, clock: Callable[[], float] = time.process_time) -> float:
     """Median of several steps after one that warms up, with the loss that was found."""
-    model, times = problem.fresh(0), []
+    problem = Problem.prepare(model, batch, batch_size=2**30)
+    fresh, times = problem.fresh(0), []
     for _ in range(1 + TURNS):
-        begin = time.process_time()
-        problem.loss_fn(model, problem.first).backward()
-        times.append(time.process_time() - begin)
-        model.zero_grad()
+        begin = clock()
+        problem.loss_fn(fresh, problem.first).backward()
+        times.append(clock() - begin)
+        fresh.zero_grad()
     return statistics.median(times[1:])
 
 

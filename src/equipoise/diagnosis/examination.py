@@ -191,13 +191,13 @@ class Examination:
             try:
                 return self._predict_on(problem)
             except Exception as error:  # whatever a model does, it is measured
-                try:
-                    problem = with_fewer_samples(problem, error)
-                except Exception:  # the same
+                fewer = with_fewer_samples(problem, error)
+                if fewer is None:
                     words = f"tracing the model failed with {type(error).__name__}: {error}"
                     self.untraced = too_little_memory(error) if lacks_memory(error) else words
                     let_go(error)
                     return None, None
+            problem = fewer
 
     def _predict_on(self, problem: Problem) -> tuple[TracedModel, Propagation]:
         """The same, of so many samples or of as many of them as go into memory."""

@@ -66,18 +66,21 @@ def traced(problem: Problem, model: nn.Module) -> TracedModel:
         try:
             return _traced(problem, model)
         except Exception as error:
-            problem = with_fewer_samples(problem, error)
+            fewer = with_fewer_samples(problem, error)
+            if fewer is None:
+                raise
+        problem = fewer
 
 
-def with_fewer_samples(problem: Problem, error: Exception) -> Problem:
-    """The same with half of the samples, after an error for want of memory.
+def with_fewer_samples(problem: Problem, error: Exception) -> Problem | None:
+    """The same with half of the samples, after an error for want of memory, which lets go of it.
 
-    Raises:
-        Exception: The error, if it is another, or if the batch cannot be halved.
+    Returns:
+        None after another error, and where the batch cannot be halved.
     """
     fewer = problem.halved() if lacks_memory(error) else None
     if fewer is None:
-        raise error
+        return None
     let_go(error)
     if problem.device.type != "cpu":
         torch.accelerator.empty_cache()

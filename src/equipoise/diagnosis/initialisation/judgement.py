@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -261,23 +261,26 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
     judged, places = _compared(kind, rule, rule.words, limit), blocks_of(kind)
     together = {one.place for one in kind if places[one.name] > 1}
     usual = [one.layer.law for one in kind if _follows(rule, one.layer, limit)]
+    of_one_place = _is_of_one_place(kind, rule, limit)
+    of_blocks = _is_of_blocks(kind, rule, limit)
+    parts = _unmet(kind, rule, limit)
+    alike = _drawn_alike(parts, rule, limit)
     for one in kind:
         judgement = judged[one.name]
-        outside = not _is_in_a_block(one) and _is_of_blocks(kind, rule, limit)
+        outside = of_blocks and not _is_in_a_block(one)
         common = (
             one.layer.law.is_constant or one.place in together or outside or _is_end(one, kind)
         )
         elsewhere = judgement.verdict == "missed" and (
-            _is_of_one_place(kind, rule, limit)
+            of_one_place
             or outside
             or _is_of_other_parts(one, kind, rule, limit)
-            or _is_of_another_class(one, kind, rule, limit)
+            or _is_of_another_class(one, parts)
             or _is_a_head(one, kind, rule)
             or _is_of_attention(one, kind, rule, limit)
         )
         apart = judgement.verdict == "mis-scaled" and (
-            _is_drawn_apart(one.layer.law, usual, limit)
-            or _is_of_a_part_with_a_rule(one, kind, rule, limit)
+            _is_drawn_apart(one.layer.law, usual, limit) or one.name in alike
         )
         if (
             elsewhere
@@ -356,43 +359,47 @@ def _is_of_other_parts(one: Found, kind: Sequence[Found], rule: Rule, limit: flo
     return has_own_name and len(own) > 1 and not met
 
 
-def _is_of_another_class(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
+def _unmet(kind: Sequence[Found], rule: Rule, limit: float) -> dict[tuple[str, ...], list[Found]]:
+    """The layers inside of each class, and of the classes around it, where none follows a rule."""
+    parts: dict[tuple[str, ...], list[Found]] = defaultdict(list)
+    met = set[tuple[str, ...]]()
+    for one in kind:
+        classes = [one.inside[:depth] for depth in range(1, len(one.inside) + 1)]
+        for inside in classes:
+            parts[inside].append(one)
+        if _follows(rule, one.layer, limit):
+            met.update(classes)
+    return {inside: layers for inside, layers in parts.items() if inside not in met}
+
+
+def _is_of_another_class(one: Found, parts: Mapping[tuple[str, ...], Sequence[Found]]) -> bool:
     """Whether a rule is that of parts of other classes, of which none is met in this one's.
 
     MaxxViT draws its transformers and leaves ConvNeXt's blocks to PyTorch's defaults, with the
     perceptrons inside of them, which are of the same class as those of transformers.
     """
-    return any(len({other.name for other in own}) > 1 for own in _unmet(one, kind, rule, limit))
+    depths = range(1, len(one.inside) + 1)
+    return any(len(parts.get(one.inside[:depth], ())) > 1 for depth in depths)
 
 
-def _is_of_a_part_with_a_rule(one: Found, kind: Sequence[Found], rule: Rule, limit: float) -> bool:
-    """Whether layers of parts of other classes follow another rule, and none of them this one.
+def _drawn_alike(
+    parts: Mapping[tuple[str, ...], Sequence[Found]], rule: Rule, limit: float
+) -> frozenset[str]:
+    """Layers of parts that follow another rule, and none of them this one.
 
     Feature pyramids draw their convolutions by their inputs, behind a ResNet that draws them by
     their outputs; heads may do so together. Layers of one shape tell no scaling from another.
     """
-    parts = [*_unmet(one, kind, rule, limit)]
-    if not parts:
-        return False
-    together = [other for other in kind if any(_unmet(other, kind, rule, limit))]
-    for own in (*parts, together):
-        theirs = consensus([other.layer for other in own], limit)
-        shapes = {other.layer.shape for other in own}
+    together = {one.name: one for layers in parts.values() for one in layers}
+    found = set[str]()
+    for layers in (*parts.values(), [*together.values()]):
+        theirs = consensus([one.layer for one in layers], limit)
+        shapes = {one.layer.shape for one in layers}
         if theirs is None or theirs.scaling is rule.scaling or len(shapes) < 2:
             continue
-        if theirs.is_simple and _follows(theirs, one.layer, limit):
-            return True
-    return False
-
-
-def _unmet(
-    one: Found, kind: Sequence[Found], rule: Rule, limit: float
-) -> Iterator[Sequence[Found]]:
-    """The layers of each class around one, where none of them follows a rule."""
-    for depth in range(1, len(one.inside) + 1):
-        own = [other for other in kind if other.inside[:depth] == one.inside[:depth]]
-        if not any(_follows(rule, other.layer, limit) for other in own):
-            yield own
+        if theirs.is_simple:
+            found.update(one.name for one in layers if _follows(theirs, one.layer, limit))
+    return frozenset(found)
 
 
 def _is_a_head(one: Found, kind: Sequence[Found], rule: Rule) -> bool:

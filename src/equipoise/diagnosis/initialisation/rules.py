@@ -105,7 +105,11 @@ class Rule:
 
     def std(self, layer: Layer) -> float:
         """The intended standard deviation of a layer."""
-        return self.gain * self.scaling.size(self._counted(layer))
+        return self.gain * self.unit(layer)
+
+    def unit(self, layer: Layer) -> float:
+        """The standard deviation of a layer at gain 1."""
+        return self.scaling.size(self._counted(layer))
 
     def z(self, layer: Layer) -> float:
         """How far a layer is from the rule, in standard errors."""
@@ -221,7 +225,7 @@ def _refined(rule: Rule, followers: Sequence[Layer], limit: float) -> Rule:
         return replace(rule, form=form)
     total = sum(layer.law.freedom for layer in followers)
     squares = sum(
-        layer.law.freedom * (layer.law.std / rule.scaling.size(layer)) ** 2 for layer in followers
+        layer.law.freedom * (layer.law.std / rule.unit(layer)) ** 2 for layer in followers
     )
     gain = math.sqrt(squares / total)
     pooled = replace(rule, gain=gain, form=form, count=total)

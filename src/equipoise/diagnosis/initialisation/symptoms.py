@@ -38,8 +38,6 @@ _LEAST_ELEMENTS = 256
 _LEAST_VALUES = 16
 # A continuous law, rounded, takes more than this part of the values of a normal one.
 _COARSE = 0.5
-# Elements of which different ones are counted.
-_MOST_COUNTED = 2**12
 _MOST_COUNTED = 2**16
 # Largest singular value over that of shuffled elements: of trained matrices, and of fresh ones,
 # where it fluctuates by a few per cent in the smallest that are looked at.
