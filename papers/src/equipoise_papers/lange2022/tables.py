@@ -83,7 +83,7 @@ def draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regim
     reported = _at_paper_rates(table, results)
     text = [
         [
-            METHODS[method].label,
+            METHODS[method].label.replace(", ", ",\n"),
             *(
                 _entry(column.get(method), reported[name].get(method))
                 for name, column in columns.items()
@@ -96,17 +96,17 @@ def draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regim
         colLabels=["", *columns],
         cellLoc="center",
         bbox=Bbox.unit(),
-        colWidths=[0.2, *([0.8 / len(columns)] * len(columns))],
+        colWidths=[0.16, *([0.84 / len(columns)] * len(columns))],
     )
     drawn.auto_set_font_size(False)
-    drawn.set_fontsize(4.5)
+    drawn.set_fontsize(5.6)
     for (row, column), cell in drawn.get_celld().items():
         cell.set_linewidth(0.4)
         if not (row and column):
             cell.set_text_props(weight="bold")
     figure.suptitle(
-        "best rate: training loss of the second half / test accuracy\n"
-        "below it, the same at the paper's rate",
+        "best rate (*: at the edge of the grid): training loss of the second half / "
+        "test accuracy\nbelow it, the same at the paper's rate",
         fontsize=7,
     )
 
@@ -116,7 +116,7 @@ def _entry(best: Best | None, reported: Best | None) -> str:
         return "–"
     if not best.trains:
         return "does not train" if best.refused else "diverges"
-    entry = f"{best.rate:g}{' (edge)' if best.at_edge else ''}: {best.words()}"
+    entry = f"{best.rate:g}{'*' if best.at_edge else ''}: {best.words()}"
     if reported is None or reported.rates == (best.rate,):
         return entry
     return f"{entry}\n{reported.rates[0]:g}: {reported.words()}"
@@ -192,7 +192,7 @@ def _table(name: str, table: tuple[Regime, ...], title: str) -> Experiment:
         title=title,
         claim="The best rates; BNP takes larger ones than the vanilla network and trains where "
         "batch norm cannot.",
-        choices=(*panels.CHOICES, "(edge): the best rate is at the edge of the grid"),
+        choices=(*panels.CHOICES, "*: the best rate is at the edge of the grid"),
         cells=partial(_cells, table),
         draw=partial(draw, table=table),
         judge=partial(judge, table=table),
