@@ -123,8 +123,8 @@ class TestErrors:
 @pytest.mark.parametrize(
     ("operation", "family", "kind"),
     [
-        ("add", "sums", BRANCHES),
-        ("mul", "sums", "products"),
+        ("add", "arithmetic.sums", BRANCHES),
+        ("mul", "arithmetic.products", "products"),
         ("relu", "pointwise", "elementwise functions"),
         ("sort", "", "others"),
         ("cat", "joining", BRANCHES),

@@ -8,7 +8,8 @@ from torch import nn
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.few_rows import rows_of
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import normalisers, sums
+from equipoise.theory.propagation.rules import normalisers
+from equipoise.theory.propagation.rules.arithmetic import sums
 
 DEPTH, WIDTH, ROWS = 40, 128, 8
 

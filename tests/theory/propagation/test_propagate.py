@@ -17,7 +17,8 @@ from equipoise.theory.propagation.call import RULES
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import NO_TIME, propagate
-from equipoise.theory.propagation.rules import convolution, normalisers, sums
+from equipoise.theory.propagation.rules import convolution, normalisers
+from equipoise.theory.propagation.rules.arithmetic import products, sums
 from equipoise.theory.propagation.sites import of_model
 from support.model_state import differences, fingerprint
 
@@ -504,7 +505,8 @@ class TestDependence:
         assert (np.abs(np.mean(found, 0)) < 4 * error + 0.02).all()
 
     def test_taken_for_independent_they_would_be_wrong(self, monkeypatch):
-        monkeypatch.setattr(sums, "_of_dependent", lambda a, b, function: None)
+        for rules in (products, sums):
+            monkeypatch.setattr(rules, "of_dependent", lambda a, b, function: None)
         sites = gated(expanded=False)
         found = next(s for s in sites if (s.operation, s.module) == ("add", "2"))
         assert abs(np.log(found.second_moment / found.measured_second_moment)) > 0.3

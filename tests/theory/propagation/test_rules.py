@@ -19,10 +19,11 @@ from equipoise.theory.propagation.backward import backward
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, positions, softmax, sums
+from equipoise.theory.propagation.rules import attention, pooling, positions, softmax
+from equipoise.theory.propagation.rules.arithmetic import products, sums
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.tensors import features_last
-from equipoise.theory.propagation.values import Moments, arranged, from_covariance
+from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
 
 C = 64
 NETWORKS = 8
@@ -851,7 +852,7 @@ class TestTwins:
     def test_neighbours_that_have_a_common_source(self, monkeypatch):
         """Tokens have more in common with those before them than independent ones would."""
         monkeypatch.setattr(sums, "common_source", lambda a, b: None)
-        monkeypatch.setattr(sums, "_of_dependent", lambda a, b, function: None)
+        monkeypatch.setattr(sums, "of_dependent", lambda a, b, function: None)
         found = Comparison(*CASES["differences of tokens"]).misses()
         assert found["2 sub forward"]["size"] > 0.2
 
@@ -1003,8 +1004,8 @@ class TestLocalResponseNorm:
             assert np.abs(np.mean(ratios or [[0, 0]], 0)).max() < 0.2, own[0].operation
 
     def test_gradients_of_divisors_are_small_if_dividends_are_any(self, monkeypatch):
-        alone = lambda pairs, *_: sums.Gradient(pairs)  # noqa: E731
-        monkeypatch.setattr(sums, "_of_factor", alone)
+        alone = lambda pairs, *_: Gradient(pairs)  # noqa: E731
+        monkeypatch.setattr(products, "_of_factor", alone)
         power = next(own for own in self.sites() if own[0].operation == "pow")
         ratio = np.mean([math.log(site.gradient / site.measured_gradient) for site in power])
         assert ratio < -0.5

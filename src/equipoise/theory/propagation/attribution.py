@@ -31,8 +31,8 @@ _A_LAYER, _OVER_WIDTH, _WHOLE = 0.06, 2.0, 0.03
 # Of weights that are used again: share of what walks in other orders may add, and of every use.
 _IN_ORDER, _A_USE = 0.25, 0.4
 
-_RULES = "equipoise.theory.propagation.rules"
-# What an operation is for a reader, by its name, else by the module of its rule.
+_RULES = "equipoise.theory.propagation.rules."
+# What an operation is for a reader, by its name, else by the module or folder of its rule.
 _BY_NAME = {
     "add": BRANCHES,
     "sub": BRANCHES,
@@ -65,10 +65,10 @@ def kind_of(operation: str, module: str) -> str:
         >>> kind_of("native_batch_norm", "equipoise.theory.propagation.rules.normalisers")
         'normalisers'
     """
-    rules, _, family = module.rpartition(".")
-    if rules != _RULES:
+    rules, _, family = module.partition(_RULES)
+    if rules or not family:
         return "others"
-    return _BY_NAME.get(operation) or _BY_RULE.get(family, "others")
+    return _BY_NAME.get(operation) or _BY_RULE.get(family.partition(".")[0], "others")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ from equipoise.theory.propagation.call import (
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import attention, gathered, linear_attention, spectra
+from equipoise.theory.propagation.rules.arithmetic.dependence import depend_on_a_third
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
-from equipoise.theory.propagation.rules.sums import depend_on_a_third
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,
@@ -48,6 +48,8 @@ from equipoise.theory.propagation.values import (
 )
 
 for _family in (
+    "arithmetic.products",
+    "arithmetic.sums",
     "attention",
     "convolution",
     "drawn",
@@ -57,7 +59,6 @@ for _family in (
     "normalisers",
     "pooling",
     "positions",
-    "sums",
 ):
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 

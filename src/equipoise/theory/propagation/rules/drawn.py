@@ -18,13 +18,14 @@ from torch import Tensor
 from equipoise.theory.propagation import draws
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.arithmetic.alignment import all_aligned
+from equipoise.theory.propagation.rules.arithmetic.dependence import by_draws
 from equipoise.theory.propagation.rules.positions import (
     PositionAxes,
     features_as_positions,
     norm,
     variance,
 )
-from equipoise.theory.propagation.rules.sums import all_aligned, by_draws
 from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 # So many features of one row, at most, are drawn together.

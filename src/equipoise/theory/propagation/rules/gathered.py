@@ -35,8 +35,8 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.arithmetic.sums import add
 from equipoise.theory.propagation.rules.positions import mapped
-from equipoise.theory.propagation.rules.sums import add
 from equipoise.theory.propagation.values import (
     Gradient,
     Known,

@@ -22,14 +22,13 @@ from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, Rule, chained, rule
 from equipoise.theory.propagation.exchangeable import Average, Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError, times
-from equipoise.theory.propagation.rules.positions import mapped
-from equipoise.theory.propagation.rules.sums import (
-    aligned,
+from equipoise.theory.propagation.rules.arithmetic.alignment import aligned, unaligned
+from equipoise.theory.propagation.rules.arithmetic.dependence import (
     back_to,
     common_source,
     depend_on_a_third,
-    unaligned,
 )
+from equipoise.theory.propagation.rules.positions import mapped
 from equipoise.theory.propagation.tensors import is_uniform
 from equipoise.theory.propagation.values import (
     Drawn,

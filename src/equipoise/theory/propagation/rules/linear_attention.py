@@ -39,6 +39,7 @@ from scipy.linalg import block_diag
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, of_the_width
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.rules.arithmetic.products import multiply
 from equipoise.theory.propagation.rules.attention import (
     Scores,
     exchanges_last,
@@ -48,7 +49,6 @@ from equipoise.theory.propagation.rules.attention import (
 )
 from equipoise.theory.propagation.rules.positions import of_sum
 from equipoise.theory.propagation.rules.softmax import distances
-from equipoise.theory.propagation.rules.sums import multiply
 from equipoise.theory.propagation.values import (
     Gradient,
     Moments,
