@@ -19,8 +19,9 @@ from equipoise.theory.propagation.backward import backward
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, positions, softmax
+from equipoise.theory.propagation.rules import attention, pooling, softmax
 from equipoise.theory.propagation.rules.arithmetic import products, sums
+from equipoise.theory.propagation.rules.positions import features, resampling
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.tensors import features_last
 from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
@@ -862,13 +863,13 @@ class TestTwins:
         def nearest(x, order, matrix, layout, places):
             return mapped(x, order, np.eye(x.positions)[matrix.argmax(1)], layout, places)
 
-        mapped = positions.mapped
-        monkeypatch.setattr(positions, "mapped", nearest)
+        mapped = resampling.mapped
+        monkeypatch.setattr(resampling, "mapped", nearest)
         found = Comparison(*CASES["bilinear upsampling"]).misses("forward")
         assert found["2 upsample_bilinear2d forward"]["size"] > 0.1
 
     def test_features_that_become_positions_are_independent(self, monkeypatch):
-        monkeypatch.setattr(positions, "kron", lambda a, b: np.kron(a, np.ones_like(b)))
+        monkeypatch.setattr(features, "kron", lambda a, b: np.kron(a, np.ones_like(b)))
         found = Comparison(*CASES["pixel shuffle"]).misses("forward")
         assert found["2 convolution forward"]["same"] > 0.1
 

@@ -58,7 +58,9 @@ for _family in (
     "linear",
     "normalisers",
     "pooling",
-    "positions",
+    "positions.averages",
+    "positions.parts",
+    "positions.resampling",
 ):
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 

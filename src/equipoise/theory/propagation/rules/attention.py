@@ -60,7 +60,10 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.linear import from_the_left
-from equipoise.theory.propagation.rules.positions import positions_as_features, spread_over
+from equipoise.theory.propagation.rules.positions.features import (
+    positions_as_features,
+    spread_over,
+)
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.tensors import is_uniform

@@ -31,11 +31,11 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.filters import Filters, read_by_taps
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.linear import over_positions
-from equipoise.theory.propagation.rules.positions import (
+from equipoise.theory.propagation.rules.positions.features import (
     features_as_positions,
-    mapped,
     positions_as_features,
 )
+from equipoise.theory.propagation.rules.positions.matrices import mapped
 from equipoise.theory.propagation.rules.windows import Window, each
 from equipoise.theory.propagation.tensors import (
     is_centred,

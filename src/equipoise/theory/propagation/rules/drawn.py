@@ -20,12 +20,9 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rul
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.arithmetic.alignment import all_aligned
 from equipoise.theory.propagation.rules.arithmetic.dependence import by_draws
-from equipoise.theory.propagation.rules.positions import (
-    PositionAxes,
-    features_as_positions,
-    norm,
-    variance,
-)
+from equipoise.theory.propagation.rules.positions.averages import norm, variance
+from equipoise.theory.propagation.rules.positions.features import features_as_positions
+from equipoise.theory.propagation.rules.positions.resampling import PositionAxes
 from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 # So many features of one row, at most, are drawn together.

@@ -36,14 +36,8 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rul
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.arithmetic.sums import add
-from equipoise.theory.propagation.rules.positions import mapped
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    arranged,
-    from_covariance,
-)
+from equipoise.theory.propagation.rules.positions.matrices import mapped
+from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
 
 Array = NDArray[np.float64]
 

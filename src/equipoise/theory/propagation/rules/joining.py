@@ -28,7 +28,7 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import (
     common_source,
     depend_on_a_third,
 )
-from equipoise.theory.propagation.rules.positions import mapped
+from equipoise.theory.propagation.rules.positions.matrices import mapped
 from equipoise.theory.propagation.tensors import is_uniform
 from equipoise.theory.propagation.values import (
     Drawn,

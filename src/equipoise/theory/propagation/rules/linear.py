@@ -19,7 +19,7 @@ import numpy as np
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
-from equipoise.theory.propagation.rules.positions import spread_over, summed_over
+from equipoise.theory.propagation.rules.positions.features import spread_over, summed_over
 from equipoise.theory.propagation.tensors import is_centred, mean_square, require_random
 from equipoise.theory.propagation.values import (
     Gradient,

@@ -47,7 +47,7 @@ from equipoise.theory.propagation.rules.attention import (
     of_own_heads,
     windows_first,
 )
-from equipoise.theory.propagation.rules.positions import of_sum
+from equipoise.theory.propagation.rules.positions.averages import of_sum
 from equipoise.theory.propagation.rules.softmax import distances
 from equipoise.theory.propagation.values import (
     Gradient,

@@ -40,7 +40,7 @@ from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.rules.positions import features_as_positions
+from equipoise.theory.propagation.rules.positions.features import features_as_positions
 from equipoise.theory.propagation.rules.windows import Window, maps
 from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules.positions import repeated
+from equipoise.theory.propagation.rules.positions.matrices import repeated
 from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 Parts = dict[Atom, tuple[Atom, ...]]

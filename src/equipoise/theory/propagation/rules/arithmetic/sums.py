@@ -40,7 +40,7 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import (
     through_root,
 )
 from equipoise.theory.propagation.rules.pointwise import pointwise
-from equipoise.theory.propagation.rules.positions import mapped
+from equipoise.theory.propagation.rules.positions.matrices import mapped
 from equipoise.theory.propagation.values import Drawn, Gradient, Moments, from_covariance
 
 Array = NDArray[np.float64]

@@ -1,0 +1,1 @@
+"""Operations that choose, repeat, average or interpolate positions."""
