@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, elu, normalize, relu
 
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules.linear_attention import VARIED
+from equipoise.theory.propagation.rules.attention.linear.outputs import VARIED
 from equipoise.theory.propagation.sites import of_model
 
 D, HEADS, LENGTH, SAMPLES, CLASSES = 64, 4, 16, 8, 10

@@ -19,8 +19,9 @@ from equipoise.theory.propagation.backward import backward
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.propagate import propagate
-from equipoise.theory.propagation.rules import attention, pooling, softmax
+from equipoise.theory.propagation.rules import pooling
 from equipoise.theory.propagation.rules.arithmetic import products, sums
+from equipoise.theory.propagation.rules.attention import outputs, scores, softmax
 from equipoise.theory.propagation.rules.positions import features, resampling
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.tensors import features_last
@@ -1142,7 +1143,7 @@ class TestReaders:
 
     def test_less_if_keys_and_values_had_nothing_in_common(self, monkeypatch):
         alone = lambda head: head.weights.averaged(head.values)  # noqa: E731
-        monkeypatch.setattr(attention._Head, "averaged", alone)
+        monkeypatch.setattr(outputs._Head, "averaged", alone)
         assert spreads() == pytest.approx(1 / (1 + 256 / C), rel=0.2)
 
 
@@ -1248,12 +1249,12 @@ def ratio_of_queries(length, gain):
 class TestAttentionTwins:
     def test_a_bias_that_is_a_mask(self, monkeypatch):
         """All keys are seen, so that nothing would be left of it."""
-        monkeypatch.setattr(attention, "_biased", lambda scores, bias, shape: scores)
+        monkeypatch.setattr(scores, "biased", lambda scores, bias, shape: scores)
         found = Comparison(linear(lambda: Attention(bias=slopes())), tokens()).misses("forward")
         assert any(abs(error) > 0.05 for site in found.values() for error in site.values())
 
     def test_dropout_that_is_none(self, monkeypatch):
-        monkeypatch.setattr(attention, "_noise", lambda call: 0.0)
+        monkeypatch.setattr(scores, "_noise", lambda call: 0.0)
         found = Comparison(linear(lambda: Attention(dropout=0.5)), tokens()).misses("forward")
         assert any(error < -0.03 for site in found.values() for error in site.values())
 

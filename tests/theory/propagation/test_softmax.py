@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from equipoise.theory.propagation.rules.softmax import SoftmaxWeights, distances, shared
+from equipoise.theory.propagation.rules.attention.softmax import SoftmaxWeights, distances, shared
 
 DRAWS, T, S = 20_000, 3, 8
 

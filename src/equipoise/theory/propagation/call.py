@@ -118,6 +118,11 @@ def of_the_width(_: Gradient) -> Pulled:
     return Pulled()
 
 
+def no_gradient(_: Gradient) -> Pulled:
+    """The way back through what autograd does not record."""
+    return Pulled()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """What a rule finds.
@@ -138,6 +143,11 @@ class Result:
     def __iter__(self) -> Iterator[tuple[Value, Pullback | None]]:
         yield self.output, self.pullback
         yield from self.others
+
+
+def unfinished(node: Node, value: Any) -> Result:
+    """A value, whose way back is that of what comes later."""
+    return Result(value, no_gradient, [(Known(output), None) for output in node.outputs[1:]])
 
 
 def chained(first: Result, second: Result) -> Result:

@@ -9,7 +9,6 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeGuard
 
-import numpy as np
 from torch import Tensor
 
 from equipoise.instrument import trees
@@ -24,14 +23,16 @@ from equipoise.theory.propagation.call import (
     Pullback,
     Pulled,
     Result,
-    chained,
+    no_gradient,
     of_the_width,
     reason_of,
     rule_for,
+    unfinished,
 )
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.rules import attention, gathered, linear_attention, spectra
+from equipoise.theory.propagation.rules import gathered, spectra
 from equipoise.theory.propagation.rules.arithmetic.dependence import depend_on_a_third
+from equipoise.theory.propagation.rules.attention.steps import Steps
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
@@ -50,7 +51,6 @@ from equipoise.theory.propagation.values import (
 for _family in (
     "arithmetic.products",
     "arithmetic.sums",
-    "attention",
     "convolution",
     "drawn",
     "gathered",
@@ -91,9 +91,7 @@ class Forward:
         self.turned: set[int] = set()
         self._given: dict[int, Known] = {}
         self._done: Done = {}
-        # Attention without a softmax, before it is divided.
-        self._weighed: dict[Hashable, linear_attention.Weighed] = {}
-        self._weights: dict[Hashable, linear_attention.Weights] = {}
+        self._attention = Steps()
         self._rows = {graph.batch, *graph.rows}
         of_a_graph = gathered.rows_of_a_graph(graph)
         self._are_places = 0 < of_a_graph <= gathered.MOST_PLACES and graph.samples == 1
@@ -123,7 +121,7 @@ class Forward:
         # Parameters may be called otherwise; what is of samples has the same axes everywhere.
         other._given = {i: given for i, given in self._given.items() if given.parameter is None}
         other._done = dict(self._done)
-        other._weighed, other._weights = dict(self._weighed), dict(self._weights)
+        other._attention = self._attention.copy()
         other._rows |= self._rows
         return other
 
@@ -156,7 +154,7 @@ class Forward:
         if node.function and pullback is not None:
             self.notes[node.number] = f"custom backward of {node.function}"
             return None
-        return pullback if node.records_gradients else _no_gradient
+        return pullback if node.records_gradients else no_gradient
 
     def _result(self, call: Call, leaves: Sequence[Value], *, random: bool) -> Result:
         node = call.node
@@ -171,26 +169,14 @@ class Forward:
             return _all_known(node, Known(node.outputs[0], _like(call)))
         if node.name == "index_put":
             self._require_empty_rows(call)
-        products = attention.Scores, linear_attention.State, linear_attention.RowSums
-        scores = next((leaf for leaf in leaves if isinstance(leaf, products)), None)
-        if scores is not None:
-            return self._of_scores(call, scores)
+        if (found := self._attention.result(call, leaves)) is not None:
+            return found
         number = next((leaf for leaf in leaves if isinstance(leaf, spectra.Complex)), None)
         if number is not None:
-            found = spectra.carried(call, number)
-            return found if isinstance(found, Result) else _with(node, found)
+            carried = spectra.carried(call, number)
+            return carried if isinstance(carried, Result) else unfinished(node, carried)
         if node.name in spectra.BEGINNINGS:
-            return _with(node, spectra.begun(call))
-        if (product := linear_attention.inner_product(call)) is not None:
-            result, weights = product
-            self._weights[weights.output.latent] = weights
-            return result
-        if node.name in ("mul", "div") and (divided := self._over_weights(call)) is not None:
-            return divided
-        if (state := linear_attention.state_of(call)) is not None:
-            return _with(node, state)
-        if attention.is_product_of_moments(call):
-            return _with(node, attention.scores(call))
+            return unfinished(node, spectra.begun(call))
         rule = rule_for(node)
         moments = [leaf for leaf in leaves if isinstance(leaf, Moments)]
         if node.name in _JOINING and self._alike(node, moments):
@@ -201,9 +187,8 @@ class Forward:
         if rule is not None:
             by_parts = alone and node.name in FEATUREWISE
             result = each_part(call, rule, self._done) if by_parts else rule(call)
-            if node.name == "sum" and (product := linear_attention.sum_of_products(call, result)):
-                result, weights = product
-                self._weights[weights.output.latent] = weights
+            if node.name == "sum":
+                result = self._attention.of_sum(call, result)
             if self._are_unlike and node.name in ("index", "index_select"):
                 return replace(result, pullback=_of_unlike_rows)
             return result
@@ -226,42 +211,6 @@ class Forward:
         value = self.graph.nodes[into.node].outputs[into.index]
         if value.is_meta or value[known[0]].any():
             raise UnpredictedError("rows that take the place of others that are not zero")
-
-    def _over_weights(self, call: Call) -> Result | None:
-        """Sums of values over the sums of their weights; None if it is something else."""
-        factors = [value for value in call.arguments[:2] if isinstance(value, Moments)]
-        if len(factors) != 2 or (
-            call.node.name == "div" and factors[1].latent not in self._weights
-        ):
-            return None
-        sums = next((self._weighed[x.latent] for x in factors if x.latent in self._weighed), None)
-        weights = next(
-            (self._weights[x.latent] for x in factors if x.latent in self._weights), None
-        )
-        if weights is None:
-            return None
-        both = weights, weights.turned
-        weights = next((one for one in both if sums is not None and one.belong_to(sums)), None)
-        if sums is None or weights is None:
-            own = {value.latent for value in both[0].queries.moved_from()}
-            if any(x.latent in own for x in factors):
-                raise UnpredictedError("queries over sums of their own weights")
-            return None
-        x, z = sorted(factors, key=lambda value: value.latent in self._weights)
-        size = (
-            z.mean / weights.output.mean
-            if call.node.name == "div"
-            else z.mean * weights.output.mean
-        )
-        plain = np.allclose(x.second_moment, sums.output.second_moment)
-        if not plain or not np.allclose(size, 1, atol=1e-3):
-            return None
-        result = sums.over(weights)
-        found = result.output
-        assert isinstance(found, Moments)
-        output = found.with_layout(x.layout, {})
-        after = Result(output, lambda gradient: Pulled([(found, gradient)]))
-        return chained(result, after)
 
     def _alike(self, node: Node, moments: Sequence[Moments]) -> bool:
         """Whether two tensors have in common what weights that made both give them.
@@ -293,25 +242,6 @@ class Forward:
                 raise UnpredictedError(
                     "a product with the weights that made its input, transposed"
                 )
-
-    def _of_scores(self, call: Call, scores: linear_attention.Product) -> Result:
-        """Between the two products of attention."""
-        node = call.node
-        if isinstance(scores, linear_attention.State) and node.name == "bmm":
-            result, weighed = linear_attention.of_state(call, scores)
-            self._weighed[weighed.output.latent] = weighed
-            return result
-        if isinstance(scores, attention.Scores) and node.name == "bmm":
-            if scores.normalised or np.any(scores.bias):
-                return attention.times_values(call, scores)
-            values = linear_attention.values_of(call, scores)
-            return linear_attention.times_values(scores, values)
-        plain = not isinstance(scores, attention.Scores) or not scores.normalised
-        found = linear_attention.changed(call, scores) if plain else None
-        if found is None:
-            assert isinstance(scores, attention.Scores)
-            found = attention.changed(call, scores)
-        return _with(node, found)
 
     def _of_known(self, call: Call, known: Sequence[Known]) -> Result:
         """Values stay values, until weights are multiplied with data."""
@@ -499,12 +429,6 @@ def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, Known | Moments | Unfinished)
 
 
-def _with(node: Node, value: Any) -> Result:
-    """A value, whose way back is that of what comes later."""
-    others: list[tuple[Value, Pullback | None]] = [(Known(o), None) for o in node.outputs[1:]]
-    return Result(value, _no_gradient, others)
-
-
 def _cut_off(node: Node, value: Value) -> Value:
     """The value; its gradients do not join those of its root where autograd lets none pass."""
     passes = node.records_gradients and not node.function and node.name != "detach"
@@ -514,11 +438,6 @@ def _cut_off(node: Node, value: Value) -> Value:
 def _of_unlike_rows(_: Gradient) -> Pulled:
     """The way back to rows of a graph, whose gradients are more alike than those of others."""
     raise UnpredictedError(gathered.MANY_ROWS)
-
-
-def _no_gradient(_: Gradient) -> Pulled:
-    """The way back through what autograd does not record."""
-    return Pulled()
 
 
 def _all_known(node: Node, first: Known | None) -> Result:

@@ -16,6 +16,7 @@ from equipoise.theory.propagation.rules.pointwise import Derivative
 from equipoise.theory.propagation.values import Gradient, Known, Moments
 
 Array = NDArray[np.float64]
+
 # A slope below this part of the largest is none.
 _FLAT = 1e-6
 
