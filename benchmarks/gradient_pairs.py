@@ -22,7 +22,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.backward import backward, of_tensor
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
-from equipoise.theory.propagation.values import Moments
+from equipoise.theory.propagation.values.moments import Moments
 
 NAMES = ("resnet18_preactivation", "mobilenet_v2", "mlp_mixer")
 NORMS = ("native_batch_norm", "native_layer_norm")

@@ -10,7 +10,7 @@ from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation import losses
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout
-from equipoise.theory.propagation.values import from_covariance, measured
+from equipoise.theory.propagation.values.covariances import from_covariance, measured
 from support.what_if_models import cross_entropy, predicted, vectors
 
 

@@ -25,7 +25,9 @@ from equipoise.theory.propagation.rules.attention import outputs, scores, softma
 from equipoise.theory.propagation.rules.positions import features, resampling
 from equipoise.theory.propagation.rules.windows import Window
 from equipoise.theory.propagation.tensors import features_last
-from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 C = 64
 NETWORKS = 8

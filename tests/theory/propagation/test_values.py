@@ -7,7 +7,7 @@ import torch
 from equipoise.theory.propagation import tensors
 from equipoise.theory.propagation.layout import Atom, Layout
 from equipoise.theory.propagation.tensors import mean_square, scatter_of_products
-from equipoise.theory.propagation.values import measured
+from equipoise.theory.propagation.values.covariances import measured
 
 
 class TestMeanSquare:

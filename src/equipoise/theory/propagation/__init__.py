@@ -7,7 +7,7 @@ from equipoise._lazy import import_on_first_use
 if TYPE_CHECKING:
     from equipoise.theory.propagation.call import Pulled, Result, rule
     from equipoise.theory.propagation.rules.pointwise import elementwise
-    from equipoise.theory.propagation.values import Gradient
+    from equipoise.theory.propagation.values.gradients import Gradient
 
 __all__ = [
     # Registering a rule.
@@ -24,6 +24,6 @@ import_on_first_use(
     {
         "call": "Pulled Result rule",
         "rules.pointwise": "elementwise",
-        "values": "Gradient",
+        "values.gradients": "Gradient",
     },
 )

@@ -18,7 +18,10 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.tensors import SecondMoments, mean_square, samples_apart
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Unfinished, arranged
+from equipoise.theory.propagation.values.covariances import arranged
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known, Unfinished
+from equipoise.theory.propagation.values.moments import Moments
 
 # What a gradient along outputs may add to the prediction of the gradient before.
 _MOST_ALONG = 0.1

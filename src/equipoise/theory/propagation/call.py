@@ -13,7 +13,9 @@ from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Node, evaluated, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
-from equipoise.theory.propagation.values import Gradient, Known, MadeBy, Moments, Value
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import MadeBy, Moments, Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,13 +38,9 @@ from torch import Tensor
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.exchangeable import Exchangeable, of_draws
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.values import (
-    Drawn,
-    Gradient,
-    Moments,
-    OfParameter,
-    from_covariance,
-)
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Drawn, Moments, OfParameter
 
 Array = NDArray[np.float64]
 # Takes one tensor ``[draws, P]`` for each input, and gives one.

@@ -37,16 +37,10 @@ from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.shape import FOLLOWED
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    Unfinished,
-    Value,
-    measured,
-    new_latents,
-    require_few,
-)
+from equipoise.theory.propagation.values.covariances import measured, require_few
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known, Unfinished
+from equipoise.theory.propagation.values.moments import Moments, Value, new_latents
 
 for _family in (
     "arithmetic.products",

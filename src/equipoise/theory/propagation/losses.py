@@ -27,7 +27,9 @@ from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evalu
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable
-from equipoise.theory.propagation.values import Known, Moments, Value, arranged
+from equipoise.theory.propagation.values.covariances import arranged
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments, Value
 
 Array = NDArray[np.float64]
 

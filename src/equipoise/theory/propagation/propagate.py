@@ -31,7 +31,8 @@ from equipoise.theory.propagation.sites import Share, Site, Step, Weight, of_mod
 from equipoise.theory.propagation.steps import first_steps
 from equipoise.theory.propagation.tensors import Readings, mean_square
 from equipoise.theory.propagation.uses import gradient_of, uses_of, value_of
-from equipoise.theory.propagation.values import Moments, Value, most_positions
+from equipoise.theory.propagation.values.covariances import most_positions
+from equipoise.theory.propagation.values.moments import Moments, Value
 from equipoise.theory.propagation.what_if.answer import Changes
 
 # What theory about takes for a pair of positions of one operation, there and back.

@@ -48,7 +48,9 @@ from equipoise.theory.propagation.call import WEIGHTED
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.sites import Step
 from equipoise.theory.propagation.tensors import mean_square
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments, Value
 
 # Of the integral's variable; its ends decay as the root of e to this.
 _LOGS = np.arange(-30.0, 30.0, 0.1)

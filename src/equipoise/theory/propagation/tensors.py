@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from equipoise.numerics import vectors
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Layout, UnpredictedError
+from equipoise.theory.propagation.values.known import Known
 
 Array = NDArray[np.float64]
 
@@ -322,3 +324,20 @@ def _memory_of(value: Tensor) -> tuple[int, int, torch.dtype] | None:
     if value.is_meta or not _as_in_memory(value).is_contiguous():
         return None
     return value.data_ptr(), value.numel(), value.dtype
+
+
+def bias_moments(bias: object, weights: Tensor, grown: Fraction) -> tuple[float, float]:
+    """Mean and mean square of a bias, of a layer whose inputs are that many times as many.
+
+    A bias that has the variance of the weights, up to four standard errors, is drawn as PyTorch
+    draws it, and shrinks with them. A mean within four standard errors of 0 is taken for none.
+    """
+    if not isinstance(bias, Known):
+        return 0.0, 0.0
+    size, own, count = mean_square(bias.value), mean_square(weights), bias.value.numel()
+    mean = float(bias.value.detach().double().mean())
+    if mean**2 * count <= 16 * (size - mean**2):
+        mean = 0.0
+    # The square of a uniform number has a variance of 4/5 of its squared mean.
+    alike = abs(size - own) < 4 * own * math.sqrt(0.8 / count)
+    return (0.0, size / float(grown)) if alike and not mean else (mean, size)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.rules.shape import FOLLOWED
-from equipoise.theory.propagation.values import Known, Value
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Value
 
 # These give a part of the elements.
 _PARTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind"}

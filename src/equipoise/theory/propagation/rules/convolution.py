@@ -38,6 +38,7 @@ from equipoise.theory.propagation.rules.positions.features import (
 from equipoise.theory.propagation.rules.positions.matrices import mapped
 from equipoise.theory.propagation.rules.windows import Window, each
 from equipoise.theory.propagation.tensors import (
+    bias_moments,
     is_centred,
     mean_square,
     require_random,
@@ -45,16 +46,15 @@ from equipoise.theory.propagation.tensors import (
     scatter_of_products,
     second_moments,
 )
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
+from equipoise.theory.propagation.values.covariances import (
     arranged,
-    bias_moments,
     from_covariance,
     measured,
     require_few,
 )
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 # Of more numbers that outputs read, some channels stand for all, in float32: products of the

@@ -23,7 +23,9 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import by_draws
 from equipoise.theory.propagation.rules.positions.averages import norm, variance
 from equipoise.theory.propagation.rules.positions.features import features_as_positions
 from equipoise.theory.propagation.rules.positions.resampling import PositionAxes
-from equipoise.theory.propagation.values import Gradient, Known, Moments
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 # So many features of one row, at most, are drawn together.
 _MOST_FEATURES = 64

@@ -37,7 +37,10 @@ from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.arithmetic.sums import add
 from equipoise.theory.propagation.rules.positions.matrices import mapped
-from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

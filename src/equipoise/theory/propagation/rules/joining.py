@@ -30,14 +30,10 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import (
 )
 from equipoise.theory.propagation.rules.positions.matrices import mapped
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import (
-    Drawn,
-    Gradient,
-    Known,
-    Moments,
-    from_covariance,
-    measured,
-)
+from equipoise.theory.propagation.values.covariances import from_covariance, measured
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Drawn, Moments
 
 
 @rule("cat")

@@ -20,17 +20,21 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, chained, rul
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions.features import spread_over, summed_over
-from equipoise.theory.propagation.tensors import is_centred, mean_square, require_random
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    arranged,
+from equipoise.theory.propagation.tensors import (
     bias_moments,
+    is_centred,
+    mean_square,
+    require_random,
+)
+from equipoise.theory.propagation.values.covariances import (
+    arranged,
     from_covariance,
     gaussian,
     measured,
 )
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 
 @rule("mm", "bmm")

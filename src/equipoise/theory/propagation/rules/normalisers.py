@@ -47,7 +47,10 @@ from equipoise.theory.propagation.few_rows import (
 )
 from equipoise.theory.propagation.layout import Atom, UnpredictedError
 from equipoise.theory.propagation.rules.joining import each_part
-from equipoise.theory.propagation.values import Gradient, Known, Moments, Value, from_covariance
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments, Value
 
 # Why nothing is predicted where a norm divides by the square root of its ε alone.
 EQUAL_ROWS = "batch norm of rows that are all equal"

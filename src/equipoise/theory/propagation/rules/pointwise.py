@@ -25,7 +25,9 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import Behind, Gradient, Known, Moments
+from equipoise.theory.propagation.values.gradients import Behind, Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 # On larger maps what gradients and latents have in common is spread too thin to matter.
 _MOST_POSITIONS = 256

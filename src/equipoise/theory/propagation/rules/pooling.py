@@ -42,7 +42,10 @@ from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.positions.features import features_as_positions
 from equipoise.theory.propagation.rules.windows import Window, maps
-from equipoise.theory.propagation.values import Gradient, Known, Moments, arranged
+from equipoise.theory.propagation.values.covariances import arranged
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

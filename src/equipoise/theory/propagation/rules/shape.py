@@ -8,7 +8,9 @@ from dataclasses import replace
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules.positions.matrices import repeated
-from equipoise.theory.propagation.values import Gradient, Known, Moments
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Parts = dict[Atom, tuple[Atom, ...]]
 

@@ -29,14 +29,10 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.tensors import features_last
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    Unfinished,
-    arranged,
-    from_covariance,
-)
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known, Unfinished
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise.theory.propagation.call import Call
 from equipoise.theory.propagation.exchangeable import kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.values import Moments
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

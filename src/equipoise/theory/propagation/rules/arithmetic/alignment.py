@@ -16,14 +16,9 @@ from equipoise.theory.propagation.call import Call
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
 from equipoise.theory.propagation.tensors import features_last, is_uniform
-from equipoise.theory.propagation.values import (
-    Drawn,
-    Known,
-    Moments,
-    OfParameter,
-    arranged,
-    measured,
-)
+from equipoise.theory.propagation.values.covariances import arranged, measured
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Drawn, Moments, OfParameter
 
 Indices = NDArray[np.intp]
 

@@ -13,7 +13,9 @@ from equipoise.theory.propagation.call import Pulled
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.rules.arithmetic.alignment import copies_of_features, unaligned
 from equipoise.theory.propagation.rules.pointwise import Derivative
-from equipoise.theory.propagation.values import Gradient, Known, Moments
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

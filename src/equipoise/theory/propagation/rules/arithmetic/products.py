@@ -38,14 +38,10 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import (
 from equipoise.theory.propagation.rules.arithmetic.sums import add
 from equipoise.theory.propagation.rules.pointwise import Derivative, elementwise, pointwise
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import (
-    Drawn,
-    Gradient,
-    Known,
-    MadeBy,
-    Moments,
-    from_covariance,
-)
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Drawn, MadeBy, Moments
 
 Array = NDArray[np.float64]
 # So far from 1 a squared size is that of a norm written in parts.

@@ -41,7 +41,9 @@ from equipoise.theory.propagation.rules.arithmetic.dependence import (
 )
 from equipoise.theory.propagation.rules.pointwise import pointwise
 from equipoise.theory.propagation.rules.positions.matrices import mapped
-from equipoise.theory.propagation.values import Drawn, Gradient, Moments, from_covariance
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Drawn, Moments
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]

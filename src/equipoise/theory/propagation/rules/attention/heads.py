@@ -10,7 +10,8 @@ from equipoise.theory.propagation.rules.positions.features import (
     positions_as_features,
     spread_over,
 )
-from equipoise.theory.propagation.values import Moments, arranged
+from equipoise.theory.propagation.values.covariances import arranged
+from equipoise.theory.propagation.values.moments import Moments
 
 
 def of_own_heads(x: Moments, q: Moments) -> Moments:

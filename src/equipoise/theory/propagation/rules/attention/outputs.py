@@ -69,14 +69,10 @@ from equipoise.theory.propagation.rules.attention.scores import (
 )
 from equipoise.theory.propagation.rules.attention.softmax import SoftmaxWeights, distances, shared
 from equipoise.theory.propagation.rules.linear import from_the_left
-from equipoise.theory.propagation.values import (
-    Gradient,
-    Known,
-    Moments,
-    arranged,
-    from_covariance,
-    measured,
-)
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance, measured
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

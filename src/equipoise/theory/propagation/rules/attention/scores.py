@@ -17,7 +17,8 @@ from equipoise.theory.propagation.call import Call, known_tensor
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.shape import FOLLOWED
 from equipoise.theory.propagation.tensors import is_uniform
-from equipoise.theory.propagation.values import Known, Moments, Unfinished
+from equipoise.theory.propagation.values.known import Known, Unfinished
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 # What is added to the logits of keys that are not seen, in half precision the least.

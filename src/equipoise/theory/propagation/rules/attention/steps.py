@@ -11,7 +11,8 @@ from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.rules.attention import outputs, scores
 from equipoise.theory.propagation.rules.attention.linear import products
 from equipoise.theory.propagation.rules.attention.scores import Scores
-from equipoise.theory.propagation.values import Moments, Unfinished, Value
+from equipoise.theory.propagation.values.known import Unfinished
+from equipoise.theory.propagation.values.moments import Moments, Value
 
 
 class Steps:

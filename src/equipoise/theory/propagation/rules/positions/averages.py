@@ -14,7 +14,9 @@ from equipoise.theory.propagation.call import Call, Pulled, Result, of_the_width
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Axis, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.positions.matrices import mapped
-from equipoise.theory.propagation.values import Gradient, Moments, from_covariance
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 # Of fewer features, an average is not what infinitely many would have, such as those of a head.

@@ -11,7 +11,9 @@ import numpy as np
 from equipoise.theory.propagation.call import Pulled, Result
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom
-from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 
 def features_as_positions(x: Moments, atoms: Sequence[Atom]) -> Result:

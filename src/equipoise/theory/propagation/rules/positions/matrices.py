@@ -20,7 +20,9 @@ from equipoise.theory.propagation import draws, latent
 from equipoise.theory.propagation.call import Pulled, Result
 from equipoise.theory.propagation.exchangeable import Exchangeable, kron
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
-from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 # A matrix with fewer entries than this part is multiplied entry by entry.

@@ -9,7 +9,8 @@ import numpy as np
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions.matrices import along
-from equipoise.theory.propagation.values import Gradient, Moments
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 
 @rule("slice")

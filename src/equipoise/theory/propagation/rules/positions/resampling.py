@@ -19,7 +19,10 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions.features import features_as_positions
 from equipoise.theory.propagation.rules.positions.matrices import mapped, never_negative
-from equipoise.theory.propagation.values import Gradient, Known, Moments, from_covariance
+from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Known
+from equipoise.theory.propagation.values.moments import Moments
 
 
 @rule(

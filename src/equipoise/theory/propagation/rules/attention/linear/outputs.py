@@ -38,7 +38,9 @@ from equipoise.theory.propagation.call import Pulled, Result
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
 from equipoise.theory.propagation.rules.attention.softmax import distances
-from equipoise.theory.propagation.values import Gradient, Moments, arranged, from_covariance
+from equipoise.theory.propagation.values.covariances import arranged, from_covariance
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

@@ -26,7 +26,9 @@ from equipoise.theory.propagation.rules.attention.scores import (
     moves_short_axes,
 )
 from equipoise.theory.propagation.rules.positions.averages import of_sum
-from equipoise.theory.propagation.values import Gradient, Moments, Unfinished
+from equipoise.theory.propagation.values.gradients import Gradient
+from equipoise.theory.propagation.values.known import Unfinished
+from equipoise.theory.propagation.values.moments import Moments
 
 Array = NDArray[np.float64]
 

@@ -1,14 +1,11 @@
-"""What is known of a tensor: its values, or its moments over random weights."""
+"""Tensors whose features are random: functions of Gaussian latents."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,67 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.instrument.recording.graph import MOST_POSITIONS
 from equipoise.theory.propagation import latent, pair_averages
-from equipoise.theory.propagation.exchangeable import Average, Exchangeable, Later, of_draws
+from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.filters import Filters
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
-from equipoise.theory.propagation.tensors import (
-    ScatterOfProducts,
-    SecondMoments,
-    mean_square,
-    require_values,
-    samples_apart,
-)
+from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError
+from equipoise.theory.propagation.values.known import Known
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
-
 # The largest relative variance of squared sizes of rows that norms are predicted for.
 _MOST_UNEVEN = 0.06
-# Maps of so many positions are followed, pair by pair: 64 × 64, unless a graph has fewer.
-most_positions: ContextVar[int] = ContextVar("most_positions", default=MOST_POSITIONS)
 # Numbers of the latents that are new; those of an operation begin with its own number.
 _unlike_all = count(1 << 60)
 new_latents: ContextVar[Iterator[int]] = ContextVar("new_latents", default=_unlike_all)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A tensor without random features of its own, or one of weights.
-
-    Args:
-        value: The tensor.
-        layout: Its axes, if they were followed.
-        parameter: Name of the parameter from which alone it comes, if any.
-        data: Whether it depends on the batch.
-        others: Latents that it depends on, where the way to it was cut.
-    """
-
-    value: Tensor
-    layout: Layout | None = None
-    parameter: str | None = None
-    data: bool = False
-    others: frozenset[Hashable] = frozenset()
-
-    @property
-    def latents(self) -> frozenset[Hashable]:
-        """As of :class:`Moments`."""
-        return self.others
-
-
-class Unfinished(ABC):
-    """What is known of a tensor is how operations made it, until others finish it.
-
-    Such as products of queries and keys.
-    """
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def latents(self) -> frozenset[Hashable]:
-        """As of :class:`Moments`."""
 
 
 class OfParameter(NamedTuple):
@@ -390,95 +339,9 @@ class Moments:
 Value: TypeAlias = Known | Moments
 
 
-class Behind(NamedTuple):
-    """The gradient behind functions of single elements.
-
-    Args:
-        gradient: Behind all of them.
-        slope: The product of their derivatives, a table of the latents.
-        latent: Of what they are functions.
-    """
-
-    gradient: Gradient
-    slope: Array
-    latent: Hashable
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradient:
-    r"""Second moments of the derivatives of the loss by the elements of a tensor.
-
-    Args:
-        pairs: Averages of products at two rows, in the order of the tensor's positions.
-        weight: :math:`w(g)`, how the mean square depends on the element's own latent; averages
-            to 1; of shape ``[M]``.
-        excess: By how much averages of gradient times latent at two rows exceed what they would
-            be if the two were independent; None for not at all.
-        filters: Mean square of the weights of a feature, weighted by its squared gradient, over
-            that of all.
-        parts: Of a concatenation, the gradients of its parts.
-        draws: Where it comes from operations whose inputs were drawn, a part of it that belongs
-            to the same draws, of shape ``[2, draws, 2, P]``, see :mod:`.draws`.
-        orthogonal: Share of what features of a row would have along the tensor's that is missing,
-            as a layer norm behind took it off.
-        behind: If it came through functions of single elements just before, from where.
-        rows: Share of the rows that have one, where others took the place of the rest.
-    """
-
-    pairs: Exchangeable
-    weight: Array = field(default_factory=lambda: np.ones_like(latent.nodes()[0]))
-    excess: Exchangeable | None = None
-    parts: tuple[Gradient, ...] = ()
-    filters: float = 1.0
-    draws: Array | None = None
-    behind: Behind | None = None
-    orthogonal: float = 0.0
-    rows: float = 1.0
-
-    def times(self, factor: float) -> Gradient:
-        """That of a tensor that is multiplied with a number, and all else is of the product."""
-        draws = None if self.draws is None else self.draws * factor
-        return replace(self, pairs=self.pairs * factor**2, excess=None, draws=draws, behind=None)
-
-    def __add__(self, other: Gradient) -> Gradient:
-        ours, theirs = self.pairs.mean_diagonal, other.pairs.mean_diagonal
-        total = ours + theirs
-        if total == 0:
-            return self
-        weight = (ours * self.weight + theirs * other.weight) / total
-        filters = (ours * self.filters + theirs * other.filters) / total
-        lead = self if self.parts else other
-        parts: tuple[Gradient, ...] = ()
-        if isinstance(lead.pairs, Average):
-            count = len(lead.parts)
-            both = zip(self.parts or [self] * count, other.parts or [other] * count, strict=True)
-            parts = tuple(a + b for a, b in both)
-            pairs: Exchangeable = lead.pairs.of([part.pairs for part in parts])
-        else:
-            pairs = self.pairs + other.pairs
-        excess = self.excess or other.excess
-        if self.excess is not None and other.excess is not None:
-            excess = self.excess + other.excess
-        draws = other.draws if self.draws is None else self.draws
-        if self.draws is not None and other.draws is not None:
-            draws = self.draws + other.draws
-            alone, common = (
-                of_draws(a, b, pairs.samples) for a, b in zip(self.draws, other.draws, strict=True)
-            )
-            same = pairs.same + 2 * (alone.same + common.same)
-            pairs = Exchangeable(same, pairs.diff + 2 * common.diff, pairs.samples)
-        orthogonal = (ours * self.orthogonal + theirs * other.orthogonal) / total
-        return Gradient(pairs, weight, excess, parts, filters, draws, orthogonal=orthogonal)
-
-
 def _is_odd(table: Array) -> bool:
     """Whether a function of a latent has the latent's sign."""
     return bool(np.abs(table + table[:, ::-1]).max() <= 1e-9 * np.abs(table).max())
-
-
-def gaussian(layout: Layout, order: Sequence[Atom], covariance: Exchangeable) -> Moments:
-    """Gaussian elements without a mean over features."""
-    return from_covariance(layout, order, covariance, np.zeros(len(covariance.same)))
 
 
 def _pairs_at(pairs: Array, index: NDArray[np.intp]) -> Array:
@@ -486,113 +349,3 @@ def _pairs_at(pairs: Array, index: NDArray[np.intp]) -> Array:
     if pairs.size and pairs.min() == pairs.max():
         return np.broadcast_to(pairs[0, 0], (len(index), len(index)))
     return pairs.take(index, 1).take(index, 0)
-
-
-def from_covariance(
-    layout: Layout,
-    order: Sequence[Atom],
-    covariance: Exchangeable,
-    mean: Array,
-    shape: Array | None = None,
-) -> Moments:
-    """Elements of given second moments.
-
-    Args:
-        layout: The axes.
-        order: The positions.
-        covariance: Second moments, means included.
-        mean: Averages over features, of shape ``[P]``.
-        shape: Table of the standardised elements, of shape ``[M]``; Gaussian by default.
-    """
-    variance = np.maximum(covariance.diagonal - mean**2, 0)
-    std = np.sqrt(variance)
-    correlation = partial(_correlation, covariance, mean, std, shape)
-    g, _ = latent.nodes()
-    if np.ptp(std) <= 1e-12 * std.max(initial=0.0) and np.ptp(mean) <= 1e-12 * np.abs(mean).max():
-        mean, std = mean[:1], std[:1]
-    table = mean[:, None] + std[:, None] * (g if shape is None else shape)
-    return Moments(
-        layout,
-        tuple(order),
-        Later(correlation, covariance.positions, covariance.samples),
-        table,
-        gaussian=shape is None,
-        known={"covariance": covariance},
-    )
-
-
-def _correlation(
-    covariance: Exchangeable, mean: Array, std: Array, shape: Array | None
-) -> Exchangeable:
-    """Of the latents of elements of given moments."""
-    scale = np.outer(std, std)
-    scale[scale <= 0] = np.inf
-    means = np.outer(mean, mean) if mean.any() else 0.0
-    blocks = [(block - means) / scale for block in (covariance.same, covariance.diff)]
-    if shape is not None:
-        blocks = [pair_averages.correlation_of(shape, block) for block in blocks]
-    same, diff = (np.clip(block, -1, 1, out=block) for block in blocks)
-    np.fill_diagonal(same, 1.0)
-    return Exchangeable(same, diff, covariance.samples)
-
-
-def measured(value: Tensor, layout: Layout) -> Moments:
-    """The moments that a tensor has; open axes count as positions.
-
-    Raises:
-        UnpredictedError: If it has too many positions, no axis of samples or no values.
-    """
-    require_values(value)
-    layout = layout.with_open_as("position").without_short_axes()
-    order = layout.with_role("position")
-    require_few(layout.size("position"))  # before large maps are copied
-    pairs, scatter, total, count = SecondMoments(), ScatterOfProducts(), np.zeros(()), 0
-    for array in samples_apart(value, layout):
-        samples, _, features = array.shape
-        pairs.add(array)
-        scatter.add(array)
-        total, count = total + array.sum((0, 2)), count + samples * features
-    mean = total / count if features > 1 else np.zeros_like(total)
-    moments = from_covariance(layout, order, pairs.of(layout.count("sample")), mean)
-    return replace(moments, scatter=scatter.value - 1 / features)
-
-
-def require_few(positions: int) -> None:
-    """Raise where pairs of positions would be too many.
-
-    Raises:
-        UnpredictedError: If there are more than :data:`most_positions`.
-    """
-    most = most_positions.get()
-    if positions > most:
-        reason = f"{positions} positions; pairs are followed exactly up to {most}"
-        raise UnpredictedError(f"{reason} in this time" if most < MOST_POSITIONS else reason)
-
-
-def arranged(pairs: Exchangeable, order: Sequence[Atom], wanted: Sequence[Atom]) -> Exchangeable:
-    """Reorder the positions."""
-    if tuple(order) == tuple(wanted):
-        return pairs
-    if set(order) != set(wanted):
-        raise LayoutError("the positions of two tensors differ")
-    index = np.arange(len(pairs.same)).reshape([atom.size for atom in order])
-    index = index.transpose([list(order).index(atom) for atom in wanted]).ravel()
-    grid = np.ix_(index, index)
-    return Exchangeable(pairs.same[grid], pairs.diff[grid], pairs.samples)
-
-
-def bias_moments(bias: object, weights: Tensor, grown: Fraction) -> tuple[float, float]:
-    """Mean and mean square of a bias, of a layer whose inputs are that many times as many.
-
-    A bias that has the variance of the weights, up to four standard errors, is drawn as PyTorch
-    draws it, and shrinks with them. A mean within four standard errors of 0 is taken for none.
-    """
-    if not isinstance(bias, Known):
-        return 0.0, 0.0
-    size, own, count = mean_square(bias.value), mean_square(weights), bias.value.numel()
-    mean = float(bias.value.detach().double().mean())
-    if mean**2 * count <= 16 * (size - mean**2):
-        mean = 0.0
-    # The square of a uniform number has a variance of 4/5 of its squared mean.
-    alike = abs(size - own) < 4 * own * math.sqrt(0.8 / count)
-    return (0.0, size / float(grown)) if alike and not mean else (mean, size)
