@@ -9,12 +9,11 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeGuard
 
-from torch import Tensor
-
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.numerics.pieces import correlation
 from equipoise.theory.propagation import draws, losses
+from equipoise.theory.propagation.axes import RECURRENT, Axes, like_the_first
 from equipoise.theory.propagation.call import (
     OF_SHAPES,
     RULES,
@@ -29,10 +28,10 @@ from equipoise.theory.propagation.call import (
     rule_for,
     unfinished,
 )
-from equipoise.theory.propagation.layout import Atom, Layout, LayoutError, UnpredictedError
+from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.rules import gathered, spectra
 from equipoise.theory.propagation.rules.arithmetic.dependence import depend_on_a_third
-from equipoise.theory.propagation.rules.attention.steps import Steps
+from equipoise.theory.propagation.rules.attention import steps as attention
 from equipoise.theory.propagation.rules.drawn import of_several
 from equipoise.theory.propagation.rules.joining import FEATUREWISE, Done, each_part
 from equipoise.theory.propagation.rules.pointwise import pointwise
@@ -59,13 +58,9 @@ for _family in (
     import_module(f"equipoise.theory.propagation.rules.{_family}")
 
 
-# What draws numbers that do not depend on the batch.
-_DRAWN = ("randn", "rand", "normal", "uniform", "randint")
 _JOINING = {"add", "sub", "mul"}
 # Beside it, second moments of sums are off by less than a twentieth.
 _CORRELATED = 0.05
-# Recurrent layers that PyTorch computes in one operation.
-_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}
 
 
 class Forward:
@@ -85,11 +80,11 @@ class Forward:
         self.turned: set[int] = set()
         self._given: dict[int, Known] = {}
         self._done: Done = {}
-        self._attention = Steps()
-        self._rows = {graph.batch, *graph.rows}
+        self._attention = attention.Steps()
         of_a_graph = gathered.rows_of_a_graph(graph)
-        self._are_places = 0 < of_a_graph <= gathered.MOST_PLACES and graph.samples == 1
-        self._are_unlike = of_a_graph > 0 and not self._are_places
+        are_places = 0 < of_a_graph <= gathered.MOST_PLACES and graph.samples == 1
+        self._are_unlike = of_a_graph > 0 and not are_places
+        self._axes = Axes(graph, are_places=are_places)
         self._behind_weights = {node.number for node in losses.behind_weights(graph)}
 
     def copy(self) -> Forward:
@@ -116,7 +111,7 @@ class Forward:
         other._given = {i: given for i, given in self._given.items() if given.parameter is None}
         other._done = dict(self._done)
         other._attention = self._attention.copy()
-        other._rows |= self._rows
+        other._axes.add_rows_of(self._axes)
         return other
 
     def step(self, node: Node) -> None:
@@ -160,7 +155,7 @@ class Forward:
         if node.in_part:
             raise UnpredictedError("a tensor that was written in part, in place")
         if node.name in OF_SHAPES or not any(output.numel() for output in node.outputs):
-            return _all_known(node, Known(node.outputs[0], _like(call)))
+            return _all_known(node, Known(node.outputs[0], like_the_first(call)))
         if node.name == "index_put":
             self._require_empty_rows(call)
         if (found := self._attention.result(call, leaves)) is not None:
@@ -192,7 +187,7 @@ class Forward:
             ):
                 return each_part(call, pointwise, self._done) if alone else pointwise(call)
             return of_several(call)
-        if node.name in _RECURRENT:
+        if node.name in RECURRENT:
             raise UnpredictedError("a recurrent layer, whose weights meet what they made before")
         raise UnpredictedError(f"no rule for {node.name}")
 
@@ -240,7 +235,7 @@ class Forward:
     def _of_known(self, call: Call, known: Sequence[Known]) -> Result:
         """Values stay values, until weights are multiplied with data."""
         node = call.node
-        data = any(leaf.data for leaf in known) or self._draws_samples(node)
+        data = any(leaf.data for leaf in known) or self._axes.draws_samples(node)
         names = {leaf.parameter for leaf in known if leaf.parameter}
         if data and names and node.name in WEIGHTED:
             return RULES[node.name](call)
@@ -251,36 +246,15 @@ class Forward:
                 return RULES[node.name](call)
             except LayoutError:
                 return _all_known(node, Known(node.outputs[0], data=data, others=_latents(known)))
-        shape = tuple(node.outputs[0].shape)
-        layout = next(
-            (leaf.layout for leaf in known if leaf.layout and leaf.layout.shape == shape), None
-        )
-        if node.name == "embedding" and known[1].layout is not None:
-            layout = Layout((*known[1].layout.axes, (Atom.new("open", shape[-1]),)))
-        if node.name == "cat" and call.argument("dim") == 0 and all(map(_are_samples, known)):
-            self._rows.add(shape[0])  # such as two views of each sample
-        if layout is None and node.name == "cat":
-            layout = _of_joined(call, known)
-        if layout is None and node.name in ("index", "index_select") and self._are_places:
-            layout = _of_chosen(call)
-        if layout is None and data:
-            layout = self._layout(call, node.outputs[0])
+        layout = self._axes.of_known(call, known, data=data)
         parameter = " and ".join(sorted(names)) if names and not data else None
         first = Known(node.outputs[0], layout, parameter, data, _latents(known))
-        others = (
-            replace(
-                first,
-                value=other,
-                layout=layout if other.shape == shape or not data else self._layout(call, other),
-            )
-            for other in node.outputs[1:]  # such as the parts of a split
-        )
-        return Result(first, None, [(other, None) for other in others])
-
-    def _draws_samples(self, node: Node) -> bool:
-        """Whether it draws as many rows of noise as there are samples, as generators are fed."""
-        shape = node.outputs[0].shape
-        return node.name in _DRAWN and bool(shape) and shape[0] in self._rows
+        others = []
+        for output in node.outputs[1:]:  # such as the parts of a split
+            alike = output.shape == first.value.shape or not data
+            own = layout if alike else self._axes.of_output(call, output)
+            others.append((replace(first, value=output, layout=own), None))
+        return Result(first, None, others)
 
     def _cut(self, call: Call, leaves: Sequence[Value]) -> Result:
         """Go on from measured moments, if the axes are those of an input."""
@@ -301,26 +275,8 @@ class Forward:
                     return Result(found.made_of(*parts), None, others)
         if all(isinstance(leaf, Known) and not leaf.data for leaf in leaves):
             return _all_known(node, None)
-        return _all_known(node, replace(self._data(call), others=_latents(leaves)))
-
-    def _data(self, call: Call) -> Known:
-        """The values of an output as if they were the batch's."""
-        output = call.node.outputs[0]
-        return Known(output, self._layout(call, output), data=True)
-
-    def _layout(self, call: Call, output: Tensor) -> Layout | None:
-        """The axes of an output that depends on the batch."""
-        shape = tuple(output.shape)
-        layout = _of_recurrent(call)
-        if layout is None and shape and shape[0] in self._rows:
-            layout = self._of_batch(shape)
-        return layout
-
-    def _of_batch(self, shape: Sequence[int]) -> Layout:
-        """The axes of a tensor of data whose first axis counts rows of the batch."""
-        if self._are_places:
-            return Layout.of_places(shape)
-        return Layout.of_batch(shape, self.graph.samples)
+        layout = self._axes.of_output(call, call.output)  # as if it were the batch's
+        return _all_known(node, Known(call.output, layout, data=True, others=_latents(leaves)))
 
     def value(self, source: Made | Given) -> Value:
         """What is known of an input."""
@@ -329,9 +285,7 @@ class Forward:
         found = self._given.get(id(source.value))
         if found is None:
             data = source.kind == "data" and source.value.ndim > 0
-            layout = None
-            if data and len(source.value) in self._rows:
-                layout = self._of_batch(source.value.shape)
+            layout = self._axes.of_input(source.value) if data else None
             name = source.name if source.kind == "parameter" else None
             found = Known(source.value, layout, name, data)
             self._given[id(source.value)] = found
@@ -353,54 +307,6 @@ def _by_chance(a: Moments, b: Moments) -> float:
     return min(most, math.sqrt(max(K.dot(L), 0.0) / size / features))
 
 
-def _of_recurrent(call: Call) -> Layout | None:
-    """Of what a recurrent layer gives: features for the samples and steps that it was given."""
-    shape = tuple(call.node.outputs[0].shape)
-    given = call.arguments[0] if call.node.name in _RECURRENT else None
-    layout = given.layout if isinstance(given, Known | Moments) else None
-    if layout is None or layout.shape[:-1] != shape[:-1]:
-        return None
-    return Layout((*layout.axes[:-1], (Atom.new("open", shape[-1]),)))
-
-
-def _of_joined(call: Call, known: Sequence[Known]) -> Layout | None:
-    """Of tensors that are joined along an axis of features, as two directions of time are."""
-    layouts = [leaf.layout for leaf in known if leaf.layout is not None]
-    ndim = call.node.outputs[0].ndim
-    axis = call.argument("dim") % max(1, ndim)
-    others = {
-        tuple(tuple((atom.role, atom.size) for atom in own) for own in axes)
-        for axes in (layout.axes[:axis] + layout.axes[axis + 1 :] for layout in layouts)
-    }
-    if len(layouts) < len(known) or len(others) != 1:
-        return None
-    joined = [layout.axes[axis] for layout in layouts]
-    if any(atom.role != "open" for atoms in joined for atom in atoms):
-        return None
-    axes = layouts[0].axes
-    width = call.node.outputs[0].shape[axis]
-    return Layout((*axes[:axis], (Atom.new("open", width),), *axes[axis + 1 :]))
-
-
-def _like(call: Call) -> Layout | None:
-    """The axes of a tensor that was made to be like another."""
-    x = call.arguments[0] if call.arguments else None
-    shape = tuple(call.node.outputs[0].shape)
-    return x.layout if isinstance(x, Moments) and x.layout.shape == shape else None
-
-
-def _of_chosen(call: Call) -> Layout | None:
-    """Of rows of the data that are chosen by number, such as those at the ends of edges."""
-    x, shape = call.arguments[0], call.node.outputs[0].shape
-    followed = isinstance(x, Known) and x.data and x.layout is not None
-    return Layout.of_places(shape) if followed and shape[1:] == x.value.shape[1:] else None
-
-
-def _are_samples(data: Known) -> bool:
-    """Whether the first axis is that of samples alone."""
-    return data.layout is not None and {a.role for a in data.layout.axes[0]} == {"sample"}
-
-
 def _check_size(output: Moments, node: Node) -> None:
     """Refuse what a rule says of a tensor that was repeated along an axis besides."""
     if math.prod(output.layout.shape) != node.outputs[0].numel():
@@ -410,9 +316,7 @@ def _check_size(output: Moments, node: Node) -> None:
 
 def _latents(leaves: Sequence[Value]) -> frozenset[Hashable]:
     """All that they depend on."""
-    return frozenset[Hashable]().union(
-        *(leaf.latents for leaf in leaves if isinstance(leaf, Known | Moments | Unfinished))
-    )
+    return frozenset[Hashable]().union(*(leaf.latents for leaf in leaves))
 
 
 def _is_made(source: Made | Given) -> TypeGuard[Made]:
