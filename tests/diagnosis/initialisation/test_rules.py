@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import init
 
 from equipoise.diagnosis.initialisation.intended import own_laws, parameters_by_owner
-from equipoise.diagnosis.initialisation.judgement import describe
+from equipoise.diagnosis.initialisation.judgement.found import describe
 from equipoise.diagnosis.initialisation.rules import consensus
 
 WIDTHS = (64, 200, 96, 300, 64)

@@ -17,14 +17,9 @@ from equipoise.diagnosis.initialisation.intended import (
     own_laws,
     parameters_by_owner,
 )
-from equipoise.diagnosis.initialisation.judgement import (
-    Found,
-    Judgement,
-    by_laws,
-    by_own_resets,
-    by_siblings,
-    describe,
-)
+from equipoise.diagnosis.initialisation.judgement.found import Found, Judgement, describe
+from equipoise.diagnosis.initialisation.judgement.laws import by_laws, by_own_resets
+from equipoise.diagnosis.initialisation.judgement.siblings import by_siblings
 from equipoise.diagnosis.initialisation.laws import Law, threshold
 from equipoise.diagnosis.initialisation.record import (
     FaultKind,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils.weight_norm import WeightNorm
 
 from equipoise.diagnosis.initialisation.copies import in_sequence, run_in_sequence
-from equipoise.diagnosis.initialisation.judgement import Found
+from equipoise.diagnosis.initialisation.judgement.found import Found
 from equipoise.diagnosis.initialisation.record import InitialisationFault
 from equipoise.instrument import modules
 from equipoise.instrument.normalisers import is_batch_norm
