@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.numerics.vectors import Reference, norm
+from equipoise.numerics.vectors import Reference, length
 
 UNIT = torch.finfo(torch.float32).eps
 
@@ -26,11 +26,11 @@ SHAPES = [(3,), (70_000,), (40, 50), (5, 0), ()]
 class TestNorm:
     def test_of_a_million_numbers(self):
         (entries,) = drawn((1_000_000,))
-        assert norm([entries]) == pytest.approx(float(entries.double().norm()), rel=UNIT)
+        assert length([entries]) == pytest.approx(float(entries.double().norm()), rel=UNIT)
 
     def test_of_a_million_equal_numbers(self):
         entries = torch.full((1_000_000,), 0.1)
-        assert norm([entries]) == pytest.approx(1000 * float(entries[0]), rel=UNIT)
+        assert length([entries]) == pytest.approx(1000 * float(entries[0]), rel=UNIT)
 
     def test_in_a_running_sum_rounding_adds_up(self):
         """The twin: what is small beside the sum so far is rounded the same way every time."""
@@ -40,14 +40,14 @@ class TestNorm:
     @pytest.mark.parametrize("scale", [1e-37, 1e-25, 1.0, 1e25, 1e37])
     def test_where_squares_leave_the_range_of_float32(self, scale):
         vector = drawn(*SHAPES, scale=scale)
-        assert norm(vector) == pytest.approx(float(flat(vector).norm()), rel=1e-6)
+        assert length(vector) == pytest.approx(float(flat(vector).norm()), rel=1e-6)
 
     def test_of_nothing(self):
-        assert norm([torch.zeros(0)]) == norm([torch.zeros(3)]) == 0.0
+        assert length([torch.zeros(0)]) == length([torch.zeros(3)]) == 0.0
 
     @pytest.mark.parametrize("bad", [math.inf, math.nan])
     def test_what_is_not_finite_stays(self, bad):
-        found = norm([torch.ones(3), torch.tensor([bad])])
+        found = length([torch.ones(3), torch.tensor([bad])])
         assert repr(found) == repr(bad)
 
 
@@ -58,7 +58,7 @@ class TestReference:
         found = Reference(b).compare(a)
         x, y = flat(a), flat(b)
         assert found.distance == pytest.approx(float((x - y).norm()), rel=1e-6)
-        assert found.norm == pytest.approx(float(x.norm()), rel=1e-6)
+        assert found.length == pytest.approx(float(x.norm()), rel=1e-6)
         assert found.cosine == pytest.approx(float(x @ y / x.norm() / y.norm()), abs=1e-6)
 
     def test_with_itself(self, dtype):
@@ -78,7 +78,7 @@ class TestReference:
 class TestMixtures:
     def test_of_types(self):
         a = [torch.ones(2), torch.ones(2).double(), torch.ones(2).half()]
-        assert norm(a) == pytest.approx(math.sqrt(6))
+        assert length(a) == pytest.approx(math.sqrt(6))
         assert Reference(a).compare([2 * part for part in a]).distance == pytest.approx(6**0.5)
 
     def test_of_memory_formats(self):
@@ -89,7 +89,7 @@ class TestMixtures:
     def test_complex_numbers_are_pairs(self):
         a, b = [torch.tensor([3 + 4j])], [torch.tensor([-4 + 3j])]
         found = Reference(b).compare(a)
-        assert (found.norm, found.distance) == pytest.approx((5.0, math.sqrt(50)))
+        assert (found.length, found.distance) == pytest.approx((5.0, math.sqrt(50)))
         assert found.cosine == pytest.approx(0.0, abs=1e-7)
 
     def test_zero_has_no_angle(self):

@@ -275,4 +275,4 @@ def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
 
 
 def _square_norm(gradient: Tensor) -> float:
-    return vectors.norm([gradient.detach()]) ** 2 if gradient.numel() else 0.0
+    return vectors.length([gradient.detach()]) ** 2 if gradient.numel() else 0.0

@@ -79,7 +79,7 @@ def sums(terms: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> list[float
 
 
 def norm(x: Tensor) -> float:
-    """Euclidean length.
+    """Euclidean length, in float64; :func:`.vectors.length` is faster, and takes several tensors.
 
     Examples:
         >>> norm(torch.tensor([[3.0, 4.0]]))

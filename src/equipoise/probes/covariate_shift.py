@@ -215,10 +215,10 @@ def _shift(layer: _Layer, passes: _Passes, *, first: bool) -> LayerShift:
         parameters=sum(p.numel() for p in parameters),
         l2=found.distance,
         # The cosine of a vector with itself is 1, but norms are rounded.
-        cosine=1.0 if first and before.norm > 0 else found.cosine,
-        gradient_norm=before.norm,
-        moved_gradient_norm=found.norm,
-        zero_gradient=before.norm == 0 or found.norm == 0,
+        cosine=1.0 if first and before.length > 0 else found.cosine,
+        gradient_norm=before.length,
+        moved_gradient_norm=found.length,
+        zero_gradient=before.length == 0 or found.length == 0,
     )
 
 

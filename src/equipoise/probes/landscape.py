@@ -18,7 +18,7 @@ from equipoise.instrument.replay import Replay
 from equipoise.instrument.snapshot import parameters_restored
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics.options import named_options
-from equipoise.numerics.vectors import Reference, norm
+from equipoise.numerics.vectors import Reference, length
 from equipoise.probes.record import Direction, Landscape
 
 
@@ -94,7 +94,7 @@ def landscape(
         for eta in etas:
             saved.move(replay.parameters, along, eta)
             points.append(_point(replay, reference if gradients else None))
-        parameter_norm = norm(saved.values(replay.parameters))
+        parameter_norm = length(saved.values(replay.parameters))
     losses, changes, cosines = zip(*points, strict=True)
     return Landscape(
         direction=kind,
@@ -103,11 +103,11 @@ def landscape(
         gradient_changes=changes if gradients else None,
         cosines=cosines if gradients else None,
         initial_loss=float(loss),
-        gradient_norm=reference.norm,
-        direction_norm=reference.norm if kind == "gradient" else norm(along),
+        gradient_norm=reference.length,
+        direction_norm=reference.length if kind == "gradient" else length(along),
         parameter_norm=parameter_norm,
         relative_floor=resolution((loss, *replay.parameters)),
-        zero_gradient=reference.norm == 0,
+        zero_gradient=reference.length == 0,
     )
 
 
@@ -136,7 +136,7 @@ def _direction(
     if direction == "random":
         assert generator is not None
         drawn = [_normal(p, generator) for p in parameters]
-        scale = gradient.norm / norm(drawn)
+        scale = gradient.length / length(drawn)
         return [d * scale for d in drawn]
     given: Sequence[Any] = direction
     return [d.detach().to(p) for d, p in zip(given, parameters, strict=True)]

@@ -105,10 +105,10 @@ def _moments(flat: Tensor, sample: Array) -> tuple[float, float, float]:
     """
     mean = float(flat.mean(dtype=torch.float64))
     centred = flat - mean
-    variance = vectors.norm([centred]) ** 2 / (len(flat) - 1)
+    variance = vectors.length([centred]) ** 2 / (len(flat) - 1)
     low, high = (float(end) for end in torch.aminmax(centred))
     if max(-low, high) > _FAR * math.sqrt(variance):
-        fourth = vectors.norm([centred.square_()]) ** 2 / len(flat)
+        fourth = vectors.length([centred.square_()]) ** 2 / len(flat)
         return mean, variance, fourth / variance**2
     squares = np.square(sample - sample.mean())
     return mean, variance, float(np.square(squares).mean() / squares.mean() ** 2)

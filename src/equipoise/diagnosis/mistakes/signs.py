@@ -62,7 +62,7 @@ def of_signs(traced: TracedPass) -> list[Finding]:
 def _by_steps(traced: TracedPass) -> list[Finding]:
     graph, model, loss_fn, batch = traced.graph, traced.model, traced.loss_fn, traced.batch
     loss, gradients = _gradients(model, loss_fn, batch)
-    square = vectors.norm(list(gradients.values())) ** 2 if gradients else 0.0
+    square = vectors.length(list(gradients.values())) ** 2 if gradients else 0.0
     if not (square > 0 and math.isfinite(square)):
         return []
     step = _CHANGE * abs(graph.loss) / square

@@ -367,7 +367,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _mean_square(gradient: Tensor) -> float:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return vectors.norm([values]) ** 2 / gradient.numel() if values.numel() else 0.0
+    return vectors.length([values]) ** 2 / gradient.numel() if values.numel() else 0.0
 
 
 def _is_out(schema: Sequence[Any], name: str) -> bool:

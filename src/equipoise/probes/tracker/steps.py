@@ -16,7 +16,7 @@ from equipoise.instrument.modules import owner_name
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.replay import dense
 from equipoise.instrument.snapshot import ModuleStates, write_values
-from equipoise.numerics.vectors import norm
+from equipoise.numerics.vectors import length
 
 
 class Moment:
@@ -110,4 +110,4 @@ def _size(pairs: Sequence[tuple[nn.Parameter, Tensor]]) -> StepSize:
     with torch.no_grad():
         steps = [torch.sub(p, before) for p, before in pairs]
     before = [values for _, values in pairs]
-    return StepSize(norm(gradients) if gradients else 0.0, norm(steps), norm(before))
+    return StepSize(length(gradients) if gradients else 0.0, length(steps), length(before))

@@ -236,7 +236,9 @@ def mean_square(value: Tensor) -> float:
         return math.nan
     flat, count = _as_in_memory(value).flatten(), value.numel()
     if flat.device.type != "cpu" and flat.is_floating_point():
-        return vectors.norm([flat]) ** 2 / count  # each piece that is fetched waits for the device
+        return (
+            vectors.length([flat]) ** 2 / count
+        )  # each piece that is fetched waits for the device
     if flat.dtype == torch.float32 and flat.device.type == "cpu":
         rest = count % _STRETCH
         stretches = flat.numpy()[: count - rest].reshape(-1, _STRETCH)
