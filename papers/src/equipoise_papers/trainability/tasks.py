@@ -17,7 +17,7 @@ from equipoise_papers.trainability.space import Network
 
 TEXT_LENGTH = 16
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz .,"
-_SHAPES, _SHAPE_SAMPLES, _SHAPE_SIZE = 10, 4096, 8
+_SHAPES, _SHAPE_SAMPLES = 10, 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
