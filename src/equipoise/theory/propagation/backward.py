@@ -13,7 +13,7 @@ from equipoise.instrument.recording.graph import Graph, Made, Node
 from equipoise.numerics.pieces import cosine
 from equipoise.theory.propagation import losses
 from equipoise.theory.propagation.attribution import Edge
-from equipoise.theory.propagation.call import OF_SHAPES, WEIGHTED, Pulled, reason_of
+from equipoise.theory.propagation.call import OF_SHAPES, WEIGHTED, Pullback, Pulled, reason_of
 from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.forward import Forward
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
@@ -66,78 +66,105 @@ def backward(graph: Graph, forward: Forward, *, keep: bool = True) -> Back:
         forward: The way forward.
         keep: Whether gradients and the ways back are kept after use, which takes memory.
     """
-    back = Back()
-    found = back.gradients
-    scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
-    cut = _consumed_without_a_way_back(graph, forward)
-    drawn = _drawn(graph, forward, cut)
-    failures: dict[int, str] = {}
-    # Beginnings from which no weights lie between, which decorrelate what they bring.
-    begun: dict[int, set[int]] = {}
+    walk = _Walk(graph, forward, keep=keep)
     for node in reversed(graph.nodes):
-        pairs = zip(forward.values[node.number], forward.pullbacks[node.number], strict=True)
-        for index, (value, pullback) in enumerate(pairs):
-            if not isinstance(value, Moments):
-                continue
-            if len(begun.get(id(value), ())) > 1 and _has_values(node.gradients[index]):
-                cut.add(id(value))  # how they add up, or cancel, is measured
-            if id(value) in cut:
-                # What other ways brought is not all of it.
-                share, measured_one = found.pop(id(value), None), node.gradients[index]
-                fresh = drawn.get(Made(node.number, index), [])
-                begin = _start(value, measured_one, fresh, share, scale)
-                if begin is not None:
-                    found[id(value)] = begin
-                    back.starts.add(id(value))
-                    begun[id(value)] = {id(value)}
-                    if node.name not in WEIGHTED and _cosine(node, index) ** 2 > _MOST_ALONG:
-                        # Slopes are not independent of it.
-                        cut.update(id(v) for v in _moments_of(node, forward))
-                elif measured_one is not None and measured_one.is_meta:
-                    reason = failures.get(id(value), "a gradient of the loss before the change")
-                    back.unknown.setdefault(id(value), reason)
-                else:
-                    cut.update(id(v) for v in _moments_of(node, forward))
-            if id(value) in back.unknown:  # if only in part
-                for v in _moments_of(node, forward):
-                    back.unknown.setdefault(id(v), back.unknown[id(value)])
-                found.pop(id(value), None)
-            gradient = found.get(id(value))
-            if gradient is not None:
-                back.sizes[id(value)] = gradient.pairs.mean_diagonal
-            if gradient is None or pullback is None:
-                continue
-            try:
-                pulled = pullback(gradient)
-                reason = _of_the_weights(node, index, forward, begun.get(id(value), ()))
-            except Exception as error:  # as forward, the others are predicted
-                pulled, reason = Pulled(), reason_of(node, error, "the way back of")
-            if reason:
-                back.reasons[node.number] = reason
-                pulled = Pulled(weights=pulled.weights)
-                for v in _moments_of(node, forward):
-                    cut.add(id(v))
-                    failures[id(v)] = reason
-            for name, size in pulled.weights:
-                sizes = back.uses.setdefault(name, {})
-                sizes[node.number] = sizes.get(node.number, 0.0) + size
-            if id(value) in back.starts and node.name not in WEIGHTED:
-                cut.update(_beside_measured(pulled, node, forward, scale))
-            for receiver, share in pulled.inputs:
-                before = found.get(id(receiver))
-                found[id(receiver)] = share if before is None else before + share
-                if not pulled.weights:
-                    begun.setdefault(id(receiver), set()).update(begun.get(id(value), ()))
-                size = size_of(receiver, share.pairs.mean_diagonal)
-                width = receiver.layout.count("feature") if pulled.weights else None
-                names = tuple(name for name, _ in pulled.weights)
-                edge = Edge(id(value), size, width, names, pulled.doubt)
-                back.edges.setdefault(id(receiver), []).append(edge)
-            if not keep:
-                forward.pullbacks[node.number][index] = None
-                if found[id(value)] is gradient:
-                    del found[id(value)]
-    return back
+        for index, value in enumerate(forward.values[node.number]):
+            if isinstance(value, Moments):
+                walk.pass_output(node, index, value)
+    return walk.back
+
+
+class _Walk:
+    """From the last operation to the first."""
+
+    def __init__(self, graph: Graph, forward: Forward, *, keep: bool) -> None:
+        self.back, self._forward, self._keep = Back(), forward, keep
+        self._scale = float(graph.samples) ** -2 if losses.is_mean(graph) else 1.0
+        # Values whose gradient is taken from the traced pass.
+        self._cut = _consumed_without_a_way_back(graph, forward)
+        self._drawn = _drawn(graph, forward, self._cut)
+        self._failures: dict[int, str] = {}
+        # Beginnings from which no weights lie between, which decorrelate what they bring.
+        self._begun: dict[int, set[int]] = {}
+
+    def pass_output(self, node: Node, index: int, value: Moments) -> None:
+        """Take the gradient of an output to the inputs of its operation."""
+        found, unknown = self.back.gradients, self.back.unknown
+        if len(self._begun.get(id(value), ())) > 1 and _has_values(node.gradients[index]):
+            self._cut.add(id(value))  # how they add up, or cancel, is measured
+        if id(value) in self._cut:
+            self._begin(node, index, value)
+        if id(value) in unknown:  # if only in part
+            for v in _moments_of(node, self._forward):
+                unknown.setdefault(id(v), unknown[id(value)])
+            found.pop(id(value), None)
+        gradient = found.get(id(value))
+        if gradient is None:
+            return
+        self.back.sizes[id(value)] = gradient.pairs.mean_diagonal
+        pullbacks = self._forward.pullbacks[node.number]
+        pullback = pullbacks[index]
+        if pullback is None:
+            return
+        self._give(node, value, self._pulled(node, index, value, pullback))
+        if not self._keep:
+            pullbacks[index] = None
+            if found[id(value)] is gradient:
+                del found[id(value)]
+
+    def _begin(self, node: Node, index: int, value: Moments) -> None:
+        """Start from the gradient that was measured or drawn, as other ways do not bring all."""
+        share, measured = self.back.gradients.pop(id(value), None), node.gradients[index]
+        fresh = self._drawn.get(Made(node.number, index), [])
+        begin = _start(value, measured, fresh, share, self._scale)
+        if begin is not None:
+            self.back.gradients[id(value)] = begin
+            self.back.starts.add(id(value))
+            self._begun[id(value)] = {id(value)}
+            along = node.name not in WEIGHTED and _cosine(node, index) ** 2 > _MOST_ALONG
+            if not along:  # else slopes are not independent of it
+                return
+        elif measured is not None and measured.is_meta:
+            reason = self._failures.get(id(value), "a gradient of the loss before the change")
+            self.back.unknown.setdefault(id(value), reason)
+            return
+        self._cut.update(id(v) for v in _moments_of(node, self._forward))
+
+    def _pulled(self, node: Node, index: int, value: Moments, pullback: Pullback) -> Pulled:
+        """What the inputs of an operation get; nothing where that is not predicted."""
+        try:
+            pulled = pullback(self.back.gradients[id(value)])
+            begun = self._begun.get(id(value), ())
+            reason = _of_the_weights(node, index, self._forward, begun)
+        except Exception as error:  # as forward, the others are predicted
+            pulled, reason = Pulled(), reason_of(node, error, "the way back of")
+        if reason:
+            self.back.reasons[node.number] = reason
+            pulled = Pulled(weights=pulled.weights)
+            for v in _moments_of(node, self._forward):
+                self._cut.add(id(v))
+                self._failures[id(v)] = reason
+        return pulled
+
+    def _give(self, node: Node, value: Moments, pulled: Pulled) -> None:
+        """Add what inputs and weights get of the gradient of an output to what they have."""
+        back = self.back
+        for name, size in pulled.weights:
+            sizes = back.uses.setdefault(name, {})
+            sizes[node.number] = sizes.get(node.number, 0.0) + size
+        if id(value) in back.starts and node.name not in WEIGHTED:
+            self._cut.update(_beside_measured(pulled, node, self._forward, self._scale))
+        for receiver, share in pulled.inputs:
+            before = back.gradients.get(id(receiver))
+            back.gradients[id(receiver)] = share if before is None else before + share
+            if not pulled.weights:
+                begun = self._begun.setdefault(id(receiver), set())
+                begun.update(self._begun.get(id(value), ()))
+            size = size_of(receiver, share.pairs.mean_diagonal)
+            width = receiver.layout.count("feature") if pulled.weights else None
+            names = tuple(name for name, _ in pulled.weights)
+            edge = Edge(id(value), size, width, names, pulled.doubt)
+            back.edges.setdefault(id(receiver), []).append(edge)
 
 
 def _of_the_weights(node: Node, index: int, forward: Forward, begun: Collection[int]) -> str:

@@ -48,7 +48,7 @@ def concatenate(call: Call) -> Result:
         return Result(replace(lead), lambda gradient: Pulled([(lead, gradient)]))
     roles = {atom.role for atom in lead.layout.axes[axis]} or {"position"}
     if roles == {"feature"}:
-        return _features(call, parts, axis, lead)
+        return _features(parts, axis, lead)
     if roles == {"position"}:
         return _positions(parts, axis, lead)
     raise UnpredictedError("a concatenation of samples, or of an axis put together from several")
@@ -58,7 +58,7 @@ def _is_empty(part: Moments | Known) -> bool:
     return isinstance(part, Known) and not part.value.numel()
 
 
-def _features(call: Call, parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
+def _features(parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
     """Keep every part; a part that is itself a concatenation brings its own."""
     found: list[tuple[Moments, ...]] = []
     originals: list[tuple[Moments | Known, ...]] = []
