@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from equipoise.pooling.matrices import bilinear, triangle_indices, upper_triangle
 from equipoise.pooling.vectors import signed_sqrt, unit_norm
+from support.tensors import gradient, random
 
 OPTIONS = {
     "plain": {},
@@ -18,17 +19,6 @@ OPTIONS = {
 }
 options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 HALVES = (torch.float16, torch.bfloat16)
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def gradient(function, x, G=None):
-    x = x.detach().requires_grad_()
-    value = function(x)
-    return torch.autograd.grad(value, x, torch.ones_like(value) if G is None else G)[0]
 
 
 MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)

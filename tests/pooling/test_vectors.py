@@ -9,19 +9,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from equipoise.pooling.vectors import signed_sqrt, unit_norm
+from support.tensors import gradient, random
 
 HALVES = (torch.float16, torch.bfloat16)
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def gradient(function, x, G=None):
-    x = x.detach().requires_grad_()
-    value = function(x)
-    return torch.autograd.grad(value, x, torch.ones_like(value) if G is None else G)[0]
 
 
 class TestSignedSqrt:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from support.tensors import random
+
 # dims, options, input shape
 GEOMETRIES = {
     "plain": (2, {"kernel_size": 3}, (2, 4, 7, 6)),
@@ -20,10 +22,6 @@ GEOMETRIES = {
     "one axis": (1, {"kernel_size": 3, "padding": 1}, (3, 4, 8)),
     "three axes": (3, {"kernel_size": 2, "stride": 2}, (2, 4, 4, 4, 4)),
 }
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def seeded(module, seed=1):

@@ -9,16 +9,12 @@ from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
 from equipoise.pooling.roots.powers import matrix_power
 from reference import matrix_roots as slow
+from support.tensors import gradient, random
 
 NORMS = ("trace", "frobenius")
 every = pytest.mark.parametrize("norm", NORMS)
 steps = pytest.mark.parametrize("iterations", [1, 2, 3, 5])
 paths = pytest.mark.parametrize("plain", [False, True], ids=["own backward", "plain"])
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def pooled(*shape, seed=0):
@@ -28,12 +24,6 @@ def pooled(*shape, seed=0):
 
 def root(iterations=5, norm="trace", plain=False):
     return lambda A: sqrt_newton_schulz(A, iterations=iterations, prenormalise=norm, plain=plain)
-
-
-def gradient(function, A, G=None):
-    A = A.detach().requires_grad_()
-    value = function(A)
-    return torch.autograd.grad(value, A, torch.ones_like(value) if G is None else G)[0]
 
 
 def symmetric(matrix):

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.powers import log_euclidean, matrix_power
 from reference import matrix_roots as slow
+from support.tensors import gradient, random
 
 EPS = 0.01
 # The function, and its name and parameter for the slow reference.
@@ -32,11 +33,6 @@ SPECTRA = {
 spectra = pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
 
 
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
 def basis(size, seed=1):
     return torch.linalg.qr(random(size, size, seed=seed))[0]
 
@@ -49,12 +45,6 @@ def matrix(spectrum):
 def pooled(*shape, seed=0):
     """Second moments of rectified features ``[..., N, D]``."""
     return bilinear(random(*shape, seed=seed).relu())
-
-
-def gradient(function, A, G=None):
-    A = A.detach().requires_grad_()
-    value = function(A)
-    return torch.autograd.grad(value, A, torch.ones_like(value) if G is None else G)[0]
 
 
 class TestValues:

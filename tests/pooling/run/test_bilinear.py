@@ -11,14 +11,10 @@ from equipoise.pooling.run.bilinear import run_bilinear
 from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.matrix import run_symmetric
 from reference import run as reference
+from support.tensors import random
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 N, D, ETA = 7, 4, 0.6
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 MASK = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [1] * 7, [0, 0, 0, 1, 1, 1, 1]]).bool()

@@ -14,14 +14,10 @@ from equipoise.pooling.run.matrix import (
     run_matrix,
     run_symmetric,
 )
+from support.tensors import random
 
 plain_or_not = pytest.mark.parametrize("plain", [False, True], ids=["custom", "plain"])
 every_word = pytest.mark.parametrize("start", ["mean", "ones"])
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def both_ways(F, start, *, G=None, **options):

@@ -12,6 +12,7 @@ from equipoise.pooling.run.factor import pull_back, run_factor
 from equipoise.pooling.run.iteration import Settings, iterate, unit
 from equipoise.pooling.run.matrix import run_matrix, run_symmetric
 from reference import run as reference
+from support.tensors import random
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 CONSTANT = {"differentiate_direction": False}
@@ -26,11 +27,6 @@ CASES = {
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 masked_or_not = pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def start_of(case, batch=2, channels=3):

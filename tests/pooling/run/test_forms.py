@@ -17,6 +17,7 @@ from equipoise.pooling.run.matrix import (
     run_symmetric,
 )
 from reference import run as reference
+from support.tensors import random
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ETA = 0.6
@@ -24,11 +25,6 @@ SIZES = {"tall": (9, 5), "wide": (4, 7), "one position": (1, 5), "one channel": 
 every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 every_step = pytest.mark.parametrize("steps", [1, 2, 3])
 plain_or_not = pytest.mark.parametrize("plain", [False, True], ids=["custom", "plain"])
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def orthogonal(size, seed=7):

@@ -14,19 +14,7 @@ from torch.testing import assert_close
 from equipoise.preconditioners.hessian.blocks import HessianBlock, hessian_block
 from equipoise.preconditioners.hessian.conditions import block_conditions, condition
 from equipoise.preconditioners.hessian.preconditioner import extended, preconditioner
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def seeded(module, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    module.double()
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(generator=generator).mul_(0.5)
-    return module
+from support.convolutions import random, seeded
 
 
 @st.composite

@@ -13,6 +13,7 @@ from equipoise.theory import propagation
 from equipoise.theory.propagation import call as registry
 from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import propagate
+from support.modules import Apply
 
 WIDTH = 256
 
@@ -48,15 +49,6 @@ def sites(module):
 def named(found, name):
     (site,) = (s for s in found if s.operation == name)
     return site
-
-
-class Apply(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class StraightThrough(torch.autograd.Function):

@@ -21,6 +21,7 @@ from equipoise.theory.propagation.rules import convolution, normalisers
 from equipoise.theory.propagation.rules.arithmetic import products, sums
 from equipoise.theory.propagation.sites import of_model
 from support.model_state import differences, fingerprint
+from support.modules import Apply
 
 
 def projected(model, batch):
@@ -49,17 +50,6 @@ def perceptron(depth=6, width=256):
         layers.append(nn.Linear(width if i else 64, width, bias=False))
         layers += [nn.BatchNorm1d(width), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, width))
-
-
-class Apply(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 class PreActivationBlock(nn.Module):

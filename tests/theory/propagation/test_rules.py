@@ -28,6 +28,7 @@ from equipoise.theory.propagation.tensors import features_last
 from equipoise.theory.propagation.values.covariances import arranged, from_covariance
 from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.moments import Moments
+from support.modules import Apply
 
 C = 64
 NETWORKS = 8
@@ -61,17 +62,6 @@ def projected(model, batch):
     """A loss whose gradient does not depend on the outputs."""
     x, weights = batch
     return (model(x) * weights).sum()
-
-
-class Apply(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def transposed():

@@ -10,6 +10,7 @@ from torch import nn
 from equipoise.instrument.recording.tracer import trace
 from equipoise.theory.propagation.propagate import propagate
 from equipoise.theory.propagation.sites import of_model
+from support.modules import Apply
 
 C, LENGTH, SAMPLES = 64, 8, 16
 
@@ -47,15 +48,6 @@ class GlobalFilter(nn.Module):
         return torch.fft.irfft(
             torch.fft.rfft(x, dim=1, norm="ortho") * filters, dim=1, norm="ortho"
         )
-
-
-class Apply(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 MIDDLES = {

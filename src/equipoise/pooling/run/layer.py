@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -108,17 +109,7 @@ class RUN(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The factor form F_K."""
-        self._check_channels(features)
-        start, fallback = self._start_and_fallback()
-        return run_factor(
-            features,
-            start,
-            eta=self.eta,
-            num_steps=self.num_steps,
-            mask=mask,
-            fallback=fallback,
-            differentiate_direction=self.differentiate_direction,
-        )
+        return self._by(run_factor, features, mask)
 
     def bilinear(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Second moments :math:`\tfrac1N F_K^\top F_K`, without F_K.
@@ -130,9 +121,13 @@ class RUN(nn.Module):
         Returns:
             ``[B, D, D]``, float32 or better.
         """
+        return self._by(run_bilinear, features, mask)
+
+    def _by(self, form: Callable[..., Tensor], features: Tensor, mask: Tensor | None) -> Tensor:
+        """One of the two forms, with this layer's start and options."""
         self._check_channels(features)
         start, fallback = self._start_and_fallback()
-        return run_bilinear(
+        return form(
             features,
             start,
             eta=self.eta,
