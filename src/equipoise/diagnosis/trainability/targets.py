@@ -61,11 +61,12 @@ def burden(graph: Graph) -> float:
             gradient = made.gradients[output.index] if made.gradients else None
             size = 0.0 if gradient is None else norm(gradient)
             if size > most:
-                most, found = size, _of(output, target, nodes) if is_difference else 0.0
+                most, found = size, _of_difference(output, target, nodes) if is_difference else 0.0
     return found
 
 
-def _of(output: Made, target: Made | Given, nodes: Mapping[int, Node]) -> float:
+def _of_difference(output: Made, target: Made | Given, nodes: Mapping[int, Node]) -> float:
+    """What the target of a difference takes: for being far off, and for being out of reach."""
     given, wanted = (tensor(one, nodes) for one in (output, target))
     if given.shape != wanted.shape or wanted.numel() < 2:
         return 0.0

@@ -107,16 +107,16 @@ def clip_gradients(
         max_norm: The bound.
         scale: Of a gradient scaler, if the gradients still carry it.
     """
-    having = [p for p in parameters if p.grad is not None]
-    dense = [p for p in having if p.grad is not None and p.grad.layout is torch.strided]
-    norm = get_total_norm([p.grad for p in dense if p.grad is not None])
-    sparse = [p.grad for p in having if p.grad is not None and p.grad.layout is not torch.strided]
+    having = [(p, p.grad) for p in parameters if p.grad is not None]
+    dense = [(p, g) for p, g in having if g.layout is torch.strided]
+    sparse = [g for _, g in having if g.layout is not torch.strided]
+    norm = get_total_norm([g for _, g in dense])
     if sparse:  # of embeddings; PyTorch's own functions refuse them
         values = [g.coalesce().values() for g in sparse]
         others = get_total_norm(values).to(norm.device)
         norm = torch.linalg.vector_norm(torch.stack([norm, others.to(norm.dtype)]))
     norm = norm if scale is None else norm / scale
-    clip_grads_with_norm_(dense, max_norm, norm)
+    clip_grads_with_norm_([p for p, _ in dense], max_norm, norm)
     for gradient in sparse:
         gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(gradient.device))
 
