@@ -21,9 +21,6 @@ from equipoise.theory.activation.catalogue import alpha_relu
 from equipoise.theory.covariance.linear_case import linear_rate, linear_step
 from equipoise.theory.simulation.spectra import sample_spectra
 
-# Gauss–Gegenbauer quadrature of the two-sample integral, with the singularity substituted away.
-NEAR_ONE_HALF = [(0.51, 8, 0.3, 20.190), (0.51, 6, -0.4, 34.335)]
-
 
 class TestSteepness:
     """Quadrature that misses a step would report a rate of 0, exactly."""
@@ -78,10 +75,10 @@ class TestSteepness:
 
 
 class TestPowers:
-    @pytest.mark.parametrize(("alpha", "B", "beta", "exact"), NEAR_ONE_HALF)
-    def test_errors_grow_where_slopes_are_barely_integrable(self, alpha, B, beta, exact):
-        rate = explosion_rate(alpha_relu(alpha), B, beta=beta)
-        assert abs(rate.value - exact) <= rate.error + 1e-3
+    def test_errors_grow_where_slopes_are_barely_integrable(self):
+        """By Gauss–Gegenbauer quadrature over two samples, the singularity substituted away."""
+        rate = explosion_rate(alpha_relu(0.51), 8, beta=0.3)
+        assert abs(rate.value - 20.190) <= rate.error + 1e-3
         assert rate.error > 0.01
 
     @pytest.mark.parametrize(

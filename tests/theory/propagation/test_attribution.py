@@ -173,7 +173,7 @@ class TestWeightsThatAreUsedAgain:
     """Gradients that pass the same weights in several orders add up before squares."""
 
     def test_errors_tell(self):
-        found = errors_of_blocks(8)
+        found = errors_of_blocks(4)
         assert np.mean([abs(error) <= 2 * stated for error, stated in found]) > 0.95
 
     def test_otherwise_they_would_be_stated_as_of_other_weights(self, monkeypatch):

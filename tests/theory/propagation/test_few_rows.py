@@ -284,7 +284,7 @@ class TestManyRowsOrFew:
 class TestConstantRows:
     """Rows of a fixed sum of squares: uniform on a sphere."""
 
-    def drawn(self, covariance, draws=40_000):
+    def drawn(self, covariance, draws=10_000):
         x = gaussian_rows(covariance, draws)
         return x * np.sqrt(covariance.rows / (x**2).sum(1, keepdims=True))
 

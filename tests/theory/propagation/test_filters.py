@@ -88,7 +88,7 @@ def projected(model, batch):
     return (model(x) * weights).sum()
 
 
-def ratios(kernel, *, positive, networks=12):
+def ratios(kernel, *, positive, networks=8):
     """Gradients of the depthwise convolution's output and input, predicted over measured."""
     found = []
     for seed in range(networks):

@@ -91,7 +91,7 @@ class TestLayerNorm:
     """Features of Gaussian rows would make every norm lose or add 1/C of the gradient."""
 
     def test_of_a_stream_that_layer_norm_gave(self):
-        assert abs(error_behind_layer_norms(6)) < 0.3
+        assert abs(error_behind_layer_norms(3)) < 0.3
 
     def test_taken_for_gaussian_rows(self, monkeypatch):
         monkeypatch.setattr(sums, "_part_of_sum", lambda a, b, of_a, of_b: 0.0)

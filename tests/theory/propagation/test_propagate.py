@@ -146,7 +146,7 @@ MODELS = {
     ),
     "GPT": (GPT, integers(100, 16, 17), next_token),
 }
-NETWORKS = 10
+NETWORKS = 6
 ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 
 
@@ -178,7 +178,7 @@ def log_errors(profiles, quantity):
 
 
 class TestProfiles:
-    """Ten initialisations of networks of 64 to 256 features."""
+    """Six initialisations of networks of 64 to 256 features."""
 
     def test_second_moments(self, profiles):
         errors = log_errors(profiles, "second_moment")

@@ -1,6 +1,6 @@
 """Every rule against measurement: random weights, the operation, random weights, a loss.
 
-Eight networks of 64 features each. Their covariances, position by position, are averaged and
+Six networks of 64 features each. Their covariances, position by position, are averaged and
 compared with predictions in standard errors; finite width may add 2 %.
 """
 
@@ -31,7 +31,7 @@ from equipoise.theory.propagation.values.moments import Moments
 from support.modules import Apply
 
 C = 64
-NETWORKS = 8
+NETWORKS = 6
 FINITE_WIDTH = 0.02
 
 
@@ -679,12 +679,14 @@ CASES = {
 }
 
 
-def network(build, x, seed):
+def network(build, x, seed, shape=None):
     """A model and a batch, so that gradients of outputs are independent and of size 1."""
     torch.manual_seed(seed)
     model = build()
-    with torch.no_grad():
-        return model, (x, torch.randn_like(model(x)))
+    if shape is None:
+        with torch.no_grad():
+            shape = model(x).shape
+    return model, (x, torch.randn(shape))
 
 
 def averages(tensor, like):
@@ -721,14 +723,11 @@ def covariances(graph):
     return found, weights, {why[number] for why in unpredicted for number in why.keys() & inside}
 
 
-def mean_squares(model, batch):
-    """Of the gradients of all matrices of weights."""
+def mean_squares(model, graph):
+    """Of the gradients of all matrices of weights, which the traced pass had."""
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.Bilinear)
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, kinds)}
-    weights = [layer.weight for layer in layers.values()]
-    gradients = torch.autograd.grad(projected(model, batch), weights)
-    sizes = (float(gradient.square().mean()) for gradient in gradients)
-    return {f"{name}.weight": size for name, size in zip(layers, sizes, strict=True)}
+    layers = (name for name, m in model.named_modules() if isinstance(m, kinds))
+    return {name: graph.weights[name] for name in (f"{layer}.weight" for layer in layers)}
 
 
 class Comparison:
@@ -737,13 +736,15 @@ class Comparison:
     def __init__(self, build, x):
         self.pairs, self.weights, self.reasons = [], [], set()
         with torch.random.fork_rng(devices=[]):
+            shape = None
             for seed in range(NETWORKS):
-                model, batch = network(build, x, seed)
+                model, batch = network(build, x, seed, shape)
+                shape = batch[1].shape
                 graph = trace(model, batch, projected)
                 pairs, weights, reasons = covariances(graph)
                 self.reasons |= reasons
                 self.pairs.append(pairs)
-                self.weights.append((weights, mean_squares(model, batch)))
+                self.weights.append((weights, mean_squares(model, graph)))
 
     def misses(self, way=None):
         """Sites where predictions are further from measurements than noise explains."""

@@ -260,7 +260,7 @@ def test_a_way_forward_that_was_begun_in_a_shallower_network_predicts_the_same(n
     graph = trace(make(), (torch.randn(shape), torch.arange(16) % 3), cross_entropy)
     blocks = prevailing_blocks(graph)
     forward, alike = None, 0
-    for more in (blocks.count, 3 * blocks.count, 7 * blocks.count):
+    for more in (blocks.count, 2 * blocks.count, 3 * blocks.count):
         deeper = with_blocks(graph, blocks, blocks.count + more)
         forward = Forward(deeper) if forward is None else forward.continued(deeper, alike)
         assert len(forward.values) >= alike - blocks.period  # what is behind the last weights

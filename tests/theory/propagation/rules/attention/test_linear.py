@@ -1,6 +1,7 @@
 """Attention without a softmax, in every order in which it is written."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from equipoise.theory.propagation.rules.attention.linear.outputs import VARIED
 from equipoise.theory.propagation.sites import of_model
 
 D, HEADS, LENGTH, SAMPLES, CLASSES = 64, 4, 16, 8, 10
+NETWORKS = 8
 
 
 def whole(q, k, v):
@@ -100,6 +102,7 @@ def loss(model, batch):
     return cross_entropy(model(batch[0]), batch[1])
 
 
+@cache
 def sites(seed, *args):
     torch.manual_seed(seed)
     return of_model(propagate(trace(Attention(*args), tokens(seed), loss)).sites)
@@ -129,7 +132,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_moments_of_outputs(name):
     found = []
-    for seed in range(12):
+    for seed in range(NETWORKS):
         own = sites(seed, *FORMS[name])
         assert {site.reason for site in own if "near 0" not in site.reason} == {""}
         last = [s for s in own if s.operation in ("bmm", "mul") and s.measured_gradient][-1]
@@ -141,7 +144,7 @@ def test_moments_of_outputs(name):
 @pytest.mark.parametrize("name", [name for name, (_, positive) in FORMS.items() if positive])
 def test_gradients_of_queries_keys_and_values(name):
     found, stated = [], []
-    for seed in range(12):
+    for seed in range(NETWORKS):
         own = sites(seed, *FORMS[name])
         assert {site.reason for site in own} == {""}
         maps = maps_of(own)
