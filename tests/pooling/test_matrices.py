@@ -128,16 +128,6 @@ def head(x):
 
 
 class TestTransforms:
-    # PyTorch's compiler warns about what it does itself.
-    @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-    def test_compile_whole(self):
-        torch.compiler.reset()
-        compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
-        x, G = random(2, 7, 4), random(2, 10)
-        assert_close(compiled(x), head(x), rtol=0, atol=1e-14)
-        assert_close(gradient(compiled, x, G), gradient(head, x, G), rtol=0, atol=1e-14)
-        torch.compiler.reset()
-
     def test_gradients_per_sample(self):
         x = random(3, 7, 4)
         per_sample = torch.func.vmap(torch.func.grad(lambda x: head(x).sum()))

@@ -227,17 +227,6 @@ def test_roots_at_any_scale(scale):
 
 
 class TestTransforms:
-    # PyTorch's compiler warns about what it does itself.
-    @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-    @every
-    def test_compile_whole(self, function, name):
-        torch.compiler.reset()
-        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-        A, G = pooled(2, 12, 4), random(2, 4, 4)
-        assert_close(compiled(A), function(A), rtol=0, atol=1e-14)
-        assert_close(gradient(compiled, A, G), gradient(function, A, G), rtol=0, atol=1e-13)
-        torch.compiler.reset()
-
     @every
     def test_gradients_per_sample(self, function, name):
         A = pooled(3, 12, 4)
