@@ -121,9 +121,9 @@ class Rule:
 
     def _counted(self, layer: Layer) -> Layer:
         """With outputs counted as PyTorch does, or of one group as timm does: what fits better."""
-        alone = replace(layer, fan_out=max(1, layer.fan_out // layer.groups))
         if layer.groups == 1 or self.scaling not in (FAN_OUT, FAN_AVERAGE):
             return layer
+        alone = replace(layer, fan_out=max(1, layer.fan_out // layer.groups))
         return min(layer, alone, key=lambda one: abs(self._scale_z(one)))
 
     def _scale_z(self, layer: Layer) -> float:
