@@ -426,7 +426,7 @@ def test_the_work_grows_with_the_layers_alone(monkeypatch):
         initialisation(model)
         return len(counts)
 
-    assert work(20) < 2.5 * work(10)
+    assert work(12) < 2.5 * work(6)
 
 
 def test_attention_may_keep_its_own_draws():
