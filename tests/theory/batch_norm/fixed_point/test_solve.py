@@ -495,7 +495,7 @@ def test_short_waves(B, gamma):
     assert_bounds(rate, exact, 1e-13 * exact, at_most=1e-5)
 
 
-@pytest.mark.parametrize(("B", "gamma"), [(7, 1e3), (19, 500.0), (19, 1e3), (31, 1e14)])
+@pytest.mark.parametrize(("B", "gamma"), [(7, 1e3), (19, 500.0), (31, 1e14)])
 def test_waves_too_short_for_panels_are_refused(B, gamma):
     """Few samples of them look like noise: errors of a thousandth were four times too small."""
     with pytest.raises(ValueError, match="sin is too steep at gamma"):
