@@ -191,8 +191,7 @@ def _fresh():
     return [(x.clone(), y) for x, y in batches()]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("mode", ["attach", "step"])
+@pytest.mark.parametrize(("backend", "mode"), [("eager", "step"), ("aot_eager", "attach")])
 def test_compiling_changes_nothing(backend, mode):
     torch._dynamo.reset()
     results = []
