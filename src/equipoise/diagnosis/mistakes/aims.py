@@ -1,4 +1,4 @@
-"""Losses that reward errors or punish right answers, or that compare outputs with nothing."""
+"""Losses that reward errors or punish right answers, or that no answer makes least."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.alike import all_alike
 from equipoise.diagnosis.mistakes.answers import right_answers
 from equipoise.diagnosis.mistakes.nothing import compared_with_nothing
 from equipoise.diagnosis.mistakes.sources import (
@@ -17,6 +18,7 @@ from equipoise.diagnosis.mistakes.sources import (
     tensor,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
+from equipoise.diagnosis.mistakes.unbounded import falls_without_bound
 from equipoise.instrument.recording.graph import Node
 from equipoise.numerics.pieces import deviation, largest, pieces, sums
 from equipoise.records import wording
@@ -34,13 +36,22 @@ _ENOUGH, _FEW = 8, 2
 
 
 def of_aims(traced: TracedPass) -> list[Finding]:
-    """Errors that a loss rewards, and outputs that it compares with nothing.
+    """Errors that a loss rewards, and outputs that it compares with nothing or makes all alike.
 
     Args:
         traced: The pass, and what it is one of.
     """
-    one = _rewarded_errors(traced) or right_answers(traced) or compared_with_nothing(traced)
-    return [] if one is None else [one]
+    for look in (
+        _rewarded_errors,
+        right_answers,
+        compared_with_nothing,
+        all_alike,
+        falls_without_bound,
+    ):
+        one = look(traced)
+        if one is not None:
+            return [one]
+    return []
 
 
 def _rewarded_errors(traced: TracedPass) -> Finding | None:

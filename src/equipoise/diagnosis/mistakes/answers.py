@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
-from equipoise.diagnosis.mistakes.sources import DRAWN, given_of, tensor
+from equipoise.diagnosis.mistakes.sources import DRAWN, depends_on_weights, given_of, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
@@ -51,7 +51,9 @@ def right_answers(traced: TracedPass) -> Finding | None:
         return None
     outputs = [Made(node.number, 0) for node in layers]
     if not taken:
-        return _of_pairs(outputs, traced)
+        # What a frozen network tells of the one view is a target, and not an answer.
+        is_learnt = all(depends_on_weights(one, traced.nodes) for one in outputs)
+        return _of_pairs(outputs, traced) if is_learnt else None
     (labels, *others) = taken
     if others or len(outputs) > 1 or labels.ndim != 1 or labels.is_floating_point():
         return None

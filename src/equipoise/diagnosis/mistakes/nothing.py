@@ -57,8 +57,8 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
     weight = _weight_that_wins(traced)
     if weight is not None:
         return _finding_of_weight(weight)
-    outputs = [] if traced.takes_detached else _outputs(traced)
-    if not outputs or _is_a_closed_loop(traced):
+    outputs = [] if traced.takes_detached else outputs_behind(traced)
+    if not outputs or is_a_closed_loop(traced):
         return None
     if _is_won_by_all_alike(outputs, traced):
         return Finding(
@@ -149,7 +149,7 @@ def _is_won_by_all_alike(outputs: list[Made], traced: TracedPass) -> bool:
     return 0 <= low <= _NOTHING * loss and high > loss
 
 
-def _outputs(traced: TracedPass) -> list[Made]:
+def outputs_behind(traced: TracedPass) -> list[Made]:
     """What the loss is made of, behind the layers; none if it takes the batch or draws as well."""
     nodes, result = traced.nodes, traced.graph.result
     if result is None:
@@ -172,7 +172,7 @@ def _outputs(traced: TracedPass) -> list[Made]:
     return [one for one in found if isinstance(one, Made)] if result.node in behind else []
 
 
-def _is_a_closed_loop(traced: TracedPass) -> bool:
+def is_a_closed_loop(traced: TracedPass) -> bool:
     """Whether weights are given what they have made of data, as a controller the state it moves.
 
     Its actions are bounded by what the states obey, and differ with the states that were given.
@@ -195,12 +195,12 @@ def _is_a_closed_loop(traced: TracedPass) -> bool:
 
 
 def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
-    """Of what is taken in place, whether it is of the batch, or was made without a gradient."""
+    """Of what is taken in place, whether it is of the batch, or made by weights that are kept."""
     for source in node.inputs:
         if isinstance(source, Made):
             inside = traced.nodes[source.node]
             if inside.number in traced.before_layers or inside.name in PRODUCTS:
-                yield not tensor(source, traced.nodes).requires_grad and is_of(
+                yield not depends_on_weights(source, traced.nodes) and is_of(
                     traced.batch, source, traced.nodes
                 )
         else:
@@ -229,7 +229,7 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     values = tensor(made, traced.nodes).detach()
     if values.ndim < 2 or values.shape[1] < 2 or not values.is_floating_point():
         return False
-    if not _is_moved_at_will(made, traced):
+    if not is_moved_at_will(made, traced):
         return False
     for sign in (1.0, -1.0):
         losses = [
@@ -243,7 +243,7 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     return False
 
 
-def _is_moved_at_will(made: Made, traced: TracedPass) -> bool:
+def is_moved_at_will(made: Made, traced: TracedPass) -> bool:
     """Whether weights of its own that are trained gave it, if a product did.
 
     Critics that are kept have bounds, and so have correlations, as products of two outputs.

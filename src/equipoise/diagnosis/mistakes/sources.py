@@ -106,9 +106,10 @@ def shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
 
 
 def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether it has a gradient that leads to parameters, and not to data alone."""
+    """Whether it has a gradient that leads to trained parameters, and not to data alone."""
     return tensor(source, nodes).requires_grad and any(
-        given.kind == "parameter" for given in given_of(source, nodes)
+        given.kind == "parameter" and given.value.requires_grad
+        for given in given_of(source, nodes)
     )
 
 
