@@ -247,3 +247,48 @@ def test_a_critic_compares_no_samples():
         return model(batch[1]).mean() - model(batch[0]).mean()
 
     assert found(critic, (ANCHORS, ALIKE), wasserstein) == []
+
+
+def excluded_alone(z, y):
+    """The likelihood that a sample is of another class."""
+    return -torch.log(1 - z.softmax(1).gather(1, y[:, None]) + 1e-6).mean()
+
+
+def excluded_by_transitions(z, y):
+    others = (1 - torch.eye(z.shape[1])) / (z.shape[1] - 1)
+    return F.nll_loss((z.softmax(1) @ others + 1e-9).log(), y)
+
+
+def excluded_without_bias(z, y):
+    """An estimate of the risk that has no bound below."""
+    losses = -F.log_softmax(z, 1)
+    return (losses.sum(1) - (z.shape[1] - 1) * losses.gather(1, y[:, None])[:, 0]).mean()
+
+
+def excluded_in_cosines(z, y):
+    """Bounded, and yet no complementary labels: others are rewarded."""
+    return F.normalize(z, dim=1).gather(1, y[:, None]).mean()
+
+
+Y_OF_FIVE = torch.arange(32) % 5
+NOT_THIS = ("note", "The loss asks for a low score of the labelled class, and for no other")
+
+
+@pytest.mark.parametrize(
+    ("excluded", "expected"),
+    [
+        (excluded_alone, [NOT_THIS]),
+        (excluded_by_transitions, [NOT_THIS]),
+        (excluded_without_bias, [NOT_THIS]),
+        (lambda z, y: -F.cross_entropy(z, y), [RISES]),
+        (lambda z, y: -F.cross_entropy(z, y, label_smoothing=0.1), [RISES]),
+        (lambda z, y: -F.multi_margin_loss(z, y), [RISES]),
+        (excluded_in_cosines, [RISES]),
+    ],
+    ids=["1 - p", "transitions", "without bias", "turned", "smoothed", "hinge", "cosines"],
+)
+def test_complementary_labels(excluded, expected):
+    def loss(model, batch):
+        return excluded(model(batch[0])[:, :5], Y_OF_FIVE)
+
+    assert found(layers(), (ANCHORS, Y_OF_FIVE), loss) == expected

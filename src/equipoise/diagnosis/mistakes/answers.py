@@ -164,6 +164,15 @@ def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
             "it is by far the lowest: outputs are taken with the other sign.",
             "If they are energies, predict by argmin. If they are scores, take the minus away.",
         )
+    if wrong < none < told and _says_what_it_is_not(output, labels, none, traced):
+        return Finding(
+            "note",
+            "The loss asks for a low score of the labelled class, and for no other",
+            "It falls as that score does, and no other class is preferred to the rest: labels are "
+            "taken to say what samples are not.",
+            "If they are complementary labels, that is meant. If they say what samples are, take "
+            "F.cross_entropy; the likelihood of the class is log(p), and not log(1 - p).",
+        )
     return Finding(
         "critical",
         _TITLE,
@@ -222,6 +231,40 @@ def _takes_energies(output: Made, labels: Tensor, none: float, traced: TracedPas
     best, beyond, other = losses
     is_least = not _exceeds(best, beyond, none)
     return is_least and _exceeds(none, other, none) and _exceeds(other, best, none)
+
+
+def _says_what_it_is_not(output: Made, labels: Tensor, none: float, traced: TracedPass) -> bool:
+    """Whether labels are complementary: only that the labelled class is excluded counts.
+
+    Either any other answer is as good, however sure, or a sure one is no better than none, as of
+    estimates without bias. A likelihood with its sign turned rewards sure other answers without
+    bound.
+    """
+    like = tensor(output, traced.nodes).detach()
+    kinds, places = torch.unique(labels.long(), return_inverse=True)
+    if len(kinds) < _CLASSES:
+        return False
+    one_hot = torch.nn.functional.one_hot
+    own = one_hot(labels.long(), like.shape[1]).to(like)
+    others = [one_hot(kinds.roll(k)[places], like.shape[1]).to(like) for k in (1, 2, 3)]
+    losses = _losses(
+        traced,
+        [
+            {output: x}
+            for x in (_FAR * own, -_FAR * own, -2 * _FAR * own, *(_FAR * one for one in others))
+        ],
+    )
+    if losses is None:
+        return False
+    told, excluded, farther, *sure = losses
+    won = none - excluded
+    if not won > 0:
+        return False
+    if abs(farther - excluded) <= _EQUAL * won:
+        if told - none <= 2 * (like.shape[1] - 1) * won:
+            return False  # a probability without its minus, of which no logarithm is taken
+        return max(abs(one - excluded) for one in sure) <= _AS_GOOD * won
+    return min(sure) >= none - _AS_GOOD * won
 
 
 def _of_classes_told_apart(output: Made, places: Tensor, traced: TracedPass) -> Finding | None:
