@@ -12,6 +12,7 @@ from functools import partial
 
 from torch import nn
 
+from equipoise.diagnosis.mistakes.adversaries import of_adversaries
 from equipoise.diagnosis.mistakes.aims import of_aims
 from equipoise.diagnosis.mistakes.cancelling import of_cancelling
 from equipoise.diagnosis.mistakes.classes import of_classes
@@ -66,6 +67,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "signs of gradients": of_signs,
     "signs of losses": of_aims,
     "signs of parts of a policy's loss": of_policies,
+    "critics and generators": of_adversaries,
     "steps that are seen before they are predicted": of_future,
     "steps that are not seen": of_own_steps,
     "targets that were given": of_past,
