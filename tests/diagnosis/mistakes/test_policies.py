@@ -1,5 +1,6 @@
 """Losses of policies with parts of the wrong sign."""
 
+import copy
 from typing import NamedTuple
 
 import pytest
@@ -215,3 +216,78 @@ def test_advantages_have_no_gradient(detaches):
 
     titles = [title for _, title in found(loss, (X, ACTIONS, ADVANTAGES), Critic())]
     assert titles == ["Advantages have a gradient"] * (not detaches)
+
+
+class Values(nn.Module):
+    """Values of actions, by two networks, and copies that are not trained."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.target = copy.deepcopy(self.q).requires_grad_(False)
+
+
+def transitions():
+    generator = torch.Generator().manual_seed(0)
+    state, following = torch.randn(2, 16, 4, generator=generator)
+    action = torch.randint(3, (16,), generator=generator)
+    done = (torch.rand(16, generator=generator) < 0.2).float()
+    return state, action, torch.rand(16, generator=generator), following, done
+
+
+def best(model, following):
+    return model.target(following).max(1).values
+
+
+def double(model, following):
+    """The value of the action that the trained network would take."""
+    action = model.q(following).argmax(1, keepdim=True)
+    return model.target(following).gather(1, action)[:, 0]
+
+
+def lesser(model, following):
+    return torch.minimum(best(model, following), model.other(following).max(1).values)
+
+
+def cheapest(model, following):
+    return model.target(following).min(1).values
+
+
+TURNED_VALUES = [("critical", "Values learn the reward with its sign turned")]
+
+
+def learnt(of_reward, following=best):
+    def loss(model, batch):
+        state, action, reward, after, done = batch
+        value = model.q(state).gather(1, action[:, None])[:, 0]
+        with torch.no_grad():
+            target = of_reward(reward) + 0.9 * following(model, after) * (1 - done)
+        return F.smooth_l1_loss(value, target)
+
+    found = of_policies(traced_pass(Values(), transitions(), loss))
+    return [(one.severity, one.title) for one in found]
+
+
+@pytest.mark.parametrize("following", [best, double, lesser])
+@pytest.mark.parametrize("turn", [lambda r: -r, lambda r: -1.0 * r, lambda r: 0.5 - r / 2])
+def test_values_of_turned_rewards(turn, following):
+    assert learnt(turn, following) == TURNED_VALUES
+
+
+@pytest.mark.parametrize("following", [best, double, lesser, cheapest])
+@pytest.mark.parametrize("scaled", [lambda r: r, lambda r: r / 10 - 1, lambda r: r.clamp(0, 1)])
+def test_values_of_rewards(scaled, following):
+    assert learnt(scaled, following) == []
+
+
+def test_costs_to_go_are_of_turned_rewards():
+    assert learnt(lambda r: -r, cheapest) == []
+
+
+def test_rewards_that_are_predicted_alone_may_be_costs():
+    def loss(model, batch):
+        state, _, reward, _, _ = batch
+        return F.mse_loss(model.q(state)[:, 0], -reward)
+
+    assert of_policies(traced_pass(Values(), transitions(), loss)) == []

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.sources import (
+    ARRANGING,
     PRODUCTS,
     depends_on_weights,
     is_of_data_alone,
+    kinds_of,
     origin_of,
     tensor,
 )
-from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of, sign_of
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign, place_of, sign_of
 from equipoise.instrument.batches import fields
-from equipoise.instrument.recording.graph import Made, Node
+from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
 
 # Signs of the loss's derivative by the smaller, or larger, of two objectives that are no use.
@@ -26,6 +29,8 @@ _TURNED = {"minimum": 1.0, "maximum": -1.0}
 _WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
 # From which correlation weights of probabilities are advantages.
 _RELATED = 0.5
+# Operations that take the least of several numbers of a row.
+_LEAST = {"min", "amin"}
 # By which probabilities do not sum to 1.
 _ROUNDING = 1e-3
 
@@ -35,7 +40,7 @@ def of_policies(traced: TracedPass) -> list[Finding]:
 
     The sign of numbers that weigh probabilities is known where PPO clips their ratio, as the
     worse of two objectives is to count, and where the batch, or the loss that unpacks it, calls
-    them advantages, returns or rewards, or costs.
+    them advantages, returns or rewards, or costs; so is that of rewards in targets of values.
 
     Args:
         traced: The pass, and what it is one of.
@@ -63,7 +68,7 @@ def of_policies(traced: TracedPass) -> list[Finding]:
                 return [
                     _turned(f"The loss {turns} with the probability of actions times {name!r}.")
                 ]
-    return _turned_entropy(traced) or _learnt_advantages(traced)
+    return _turned_entropy(traced) or _learnt_advantages(traced) or _turned_values(traced, named)
 
 
 def _learnt_advantages(traced: TracedPass) -> list[Finding]:
@@ -91,6 +96,65 @@ def _learnt_advantages(traced: TracedPass) -> list[Finding]:
                         "advantage = (returns - value).detach()",
                     )
                 ]
+    return []
+
+
+def _turned_values(traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]) -> list[Finding]:
+    """Values whose targets fall with what is called a reward, beside values of what follows.
+
+    Where the least of these is taken, values are costs, and are to be.
+    """
+    for _, target in traced.compared:
+        if isinstance(target, Given) or "parameter" not in kinds_of(target, traced.kinds):
+            continue
+        signs = dict[str, set[float]]()
+        names = set[str]()
+        left: list[tuple[Made | Given, float]] = [(target, 1.0)]
+        while left:
+            source, sign = left.pop()
+            if isinstance(source, Given):
+                for name, (gain, value) in named.items():
+                    if gain > 0 and torch.equal(source.value.detach().double().flatten(), value):
+                        signs.setdefault(name, set()).add(sign)
+                continue
+            node = traced.nodes[source.node]
+            names.add(node.name)
+            left += _terms(node, sign, traced)
+        turned = [name for name, found in signs.items() if found == {-1.0}]
+        if turned and not names & _LEAST:
+            return [
+                Finding(
+                    "critical",
+                    "Values learn the reward with its sign turned",
+                    f"Their targets fall with {turned[0]!r}, and hold the best of the values that "
+                    "follow: what is good is learnt as bad.",
+                    "target = reward + discount * following; of costs, take the least of the "
+                    "values that follow.",
+                )
+            ]
+    return []
+
+
+def _terms(node: Node, sign: float, traced: TracedPass) -> list[tuple[Made | Given, float]]:
+    """What a sum, a multiple or a choice is made of, with the sign that each counts with."""
+    if node.name in {"add", "sub", "rsub"}:
+        signs = {"add": (1.0, 1.0), "sub": (1.0, -1.0), "rsub": (-1.0, 1.0)}[node.name]
+        return [
+            (one, sign * by)
+            for one, by in zip(node.arguments[:2], signs, strict=False)
+            if isinstance(one, Made | Given)
+        ]
+    if node.name in {"mul", "div"}:
+        found = []
+        for one, other in (node.arguments[:2], node.arguments[1::-1]):
+            if isinstance(one, Made | Given):
+                numbers = tensor(other, traced.nodes) if isinstance(other, Made | Given) else other
+                by = one_sign(torch.as_tensor(numbers, dtype=torch.float64))
+                found += [(one, sign * by)] if by else []
+        return found
+    if node.name in {*ARRANGING, *_LEAST, "neg", "max", "amax", "maximum", "minimum"}:
+        by = -sign if node.name == "neg" else sign
+        return [(one, by) for one in node.inputs]
     return []
 
 
