@@ -540,3 +540,34 @@ def test_only_what_is_given_the_data_is_told_to_standardise_them(behind):
     (found,) = (one for one in report.findings if "ill-conditioned" in one.title)
     assert found.severity == ("note" if behind else "warning")
     assert ("Standardise the data" in found.remedy) is (behind is None)
+
+
+class Boltzmann(nn.Module):
+    """A restricted Boltzmann machine, whose loss calls methods, as its layers are no modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(0.01 * torch.randn(12, 6))
+        self.visible, self.hidden = nn.Parameter(torch.zeros(12)), nn.Parameter(torch.zeros(6))
+
+    def energy(self, x):
+        return -(x @ self.visible) - nn.functional.softplus(x @ self.weight + self.hidden).sum(1)
+
+    def drawn(self, x):
+        h = torch.bernoulli(torch.sigmoid(x @ self.weight + self.hidden))
+        return torch.bernoulli(torch.sigmoid(h @ self.weight.T + self.visible))
+
+
+@pytest.mark.parametrize("model", [Boltzmann, Boltzmann()])
+def test_a_loss_that_calls_methods_alone_ends_no_checkup(model):
+    def contrast(model, x):
+        return model.energy(x).mean() - model.energy(model.drawn(x).detach()).mean()
+
+    x = (torch.rand(24, 12) < 0.5).float()
+    report = checkup(model, x, loss_fn=contrast, seeds=2, batches=1)
+    assert not report.interrupted
+    assert report.verdict.sentence == "Whether it will train is unknown"
+    (note,) = (f for f in report.findings if f.title == "Gradients of layers were not measured")
+    assert note.severity == "note"
+    assert "the loss call its methods" in note.detail
+    assert not any("not measured" in f.title for f in report.findings if f is not note)

@@ -224,7 +224,7 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
         examined.attribution,
         examined.comparisons,
         examined.conditioning,
-        unwatched(examined.model),
+        {} if examined.unmeasured else unwatched(examined.model),
         [
             *([] if examined.obstacle else _without_theory(examined)),
             *examined.mistakes,
@@ -277,9 +277,19 @@ def _without_theory(examined: Examination) -> list[Finding]:
         ("Not predicted: theory could not follow the model", examined.untraced),
         ("Not judged: whether it trains is unknown", examined.unjudged),
     )
-    rest = "Everything else was measured."
-    return [
-        Finding("note", title, f"{wording.capital(reason.rstrip('.'))}. {rest}")
+    rest = "" if examined.unmeasured else " Everything else was measured."
+    found = [
+        Finding("note", title, f"{wording.capital(reason.rstrip('.'))}.{rest}")
         for title, reason in named
         if reason
     ]
+    if examined.unmeasured:
+        found.append(
+            Finding(
+                "note",
+                "Gradients of layers were not measured",
+                wording.capital(examined.unmeasured),
+                "Move what the loss calls into forward(), and call the model.",
+            )
+        )
+    return found

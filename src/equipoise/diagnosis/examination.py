@@ -58,7 +58,7 @@ from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
-from equipoise.probes.gradient_growth import GrowthInterrupted
+from equipoise.probes.gradient_growth import GrowthInterrupted, NothingRanError
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.propagate import Propagation
@@ -97,6 +97,7 @@ class Examination:
     trainability: Trainability | None = None
     untraced: str = ""
     unjudged: str = ""
+    unmeasured: str = ""
     alike: Sequence[Finding] = ()
     search: Search | None = None
     without_gradient: frozenset[str] = frozenset()
@@ -162,8 +163,15 @@ class Examination:
         if self.search is not None:
             self.search.finish()
         self.report("predicting", 1, 1)
-        self.growth = self._gradients("measuring gradients", self.seeds)
+        try:
+            self.growth = self._gradients("measuring gradients", self.seeds)
+        except NothingRanError as error:
+            if self.untraced or not self._is_trained_without_layers:
+                raise
+            self.unmeasured = str(error)
         self._find_obstacles(has_functions)
+        if self.growth is None:
+            return
         self.comparisons = compare(self.growth, self.predictions)
         if not self._is_doubted:  # of what will not train, whatever theory says
             trace = propagation = None
@@ -292,6 +300,12 @@ class Examination:
         self.broken = self.broken or broken(None, self.growth)
         if self.obstacle:
             self.trainability = None
+
+    @property
+    def _is_trained_without_layers(self) -> bool:
+        """Whether the traced pass shows gradients of weights, of which no call of a layer has."""
+        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        return bool(trained - self.without_gradient)
 
     @property
     def _is_doubted(self) -> bool:

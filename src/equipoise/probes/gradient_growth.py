@@ -37,6 +37,10 @@ Passes = list[list[list[LayerPass]]]  # [replicate][batch][layer]
 _FEWEST_FITTED = 3
 
 
+class NothingRanError(ValueError):
+    """No layer was called that the loss depends on, as where a loss calls methods of a model."""
+
+
 class GrowthInterrupted(KeyboardInterrupt):
     """Ctrl-C during :func:`gradient_growth`; ``finished`` holds the completed replicates."""
 
@@ -203,9 +207,10 @@ def _redraws(own: list[nn.Parameter], reset: Callable[[], Any]) -> bool:
 
 def _summary(passes: Passes) -> GradientGrowth:
     if not any(batch for row in passes for batch in row):
-        raise ValueError(
+        raise NothingRanError(
             "the model ran no normalising or parametrised layer that the loss depends on, so "
-            "there is nothing to measure. Does the model detach its output?"
+            "there is nothing to measure. Does the model detach its output, or does the loss call "
+            "its methods and not the model? Only calls of modules are seen."
         )
     passes, left_out = _in_common(passes)
     layers = passes[0][0]

@@ -17,6 +17,7 @@ from equipoise.diagnosis.mistakes.sources import (
     given_of,
     is_of,
     kinds_of,
+    origin_of,
     tensor,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
@@ -100,7 +101,7 @@ def _weight_that_wins(traced: TracedPass) -> str | None:
     few = {
         source.name: None
         for node in nodes
-        if node.name not in PRODUCTS
+        if node.name not in PRODUCTS and not _is_of_a_layer(node, traced)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "parameter"
         if source.value.requires_grad and source.value.numel() <= _FEW
@@ -113,6 +114,17 @@ def _weight_that_wins(traced: TracedPass) -> str | None:
             if is_zero or falls:
                 return name
     return None
+
+
+def _is_of_a_layer(node: Node, traced: TracedPass) -> bool:
+    """Whether it adds a bias to a product, or multiplies data by a vector, as energies do."""
+    nodes = traced.nodes
+    if node.name == "add":
+        origins = [origin_of(one, nodes) for one in node.inputs]
+        return any(one is not None and one.name in PRODUCTS for one in origins)
+    return node.name in ("mv", "dot") and not all(
+        depends_on_weights(one, nodes) for one in node.inputs
+    )
 
 
 def _loss_with(name: str, number: float, traced: TracedPass) -> float:
