@@ -10,26 +10,34 @@ from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(24, 6, generator=GENERATOR)
-NOISE = torch.randn(24, 4, generator=GENERATOR)
 WRONG = [("critical", "The generator learns to be told from real data")]
 NOTED = [("note", "The critic's loss has a gradient by the generator")]
 
 
 class Pair(nn.Module):
-    def __init__(self):
+    def __init__(self, *, is_given):
         super().__init__()
         torch.manual_seed(0)
+        self.noise, self.is_given = torch.randn(24, 4), is_given
         self.generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6))
         self.critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
         self.encoder = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6))
 
     def fake(self):
-        return self.generator(NOISE)
+        return self.generator(self.noise if self.is_given else torch.randn(24, 4))
 
 
 def found(loss):
-    given = of_adversaries(traced_pass(Pair(), X, loss))
-    return [(one.severity, one.title) for one in given]
+    """With noise that is drawn in the pass, and with noise that is given."""
+    drawn, given = (
+        [
+            (one.severity, one.title)
+            for one in of_adversaries(traced_pass(Pair(is_given=is_given), X, loss))
+        ]
+        for is_given in (False, True)
+    )
+    assert drawn == given
+    return drawn
 
 
 def logistic(scores, side):

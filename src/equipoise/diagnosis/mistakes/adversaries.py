@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equipoise.diagnosis.mistakes.sources import given_of, tensor
+from equipoise.diagnosis.mistakes.sources import PRODUCTS, given_of, kinds_of, tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, sign_of
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
@@ -19,9 +19,10 @@ def of_adversaries(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, and what it is one of.
     """
-    if traced.graph.has_functions or len(traced.last_layers) < 2:
+    last = [] if traced.graph.has_functions else _last_layers(traced)
+    if len(last) < 2:
         return []  # functions may turn gradients on purpose
-    runs = [(sign_of(node), *_weights_behind(node, traced)) for node in traced.last_layers]
+    runs = [(sign_of(node), *_weights_behind(node, traced)) for node in last]
     own = min((every for _, _, every in runs), key=len)
     if not own or not all(own <= learnt for _, learnt, _ in runs):
         return []
@@ -52,6 +53,20 @@ def of_adversaries(traced: TracedPass) -> list[Finding]:
             "critic(fake.detach()) in the critic's loss.",
         )
     ]
+
+
+def _last_layers(traced: TracedPass) -> list[Node]:
+    """Products with weights that lead to no other; what they take may be drawn, and no data."""
+    leading, last = set[int](), []
+    for node in reversed(traced.graph.nodes):
+        if node.number not in leading:
+            has_gradient = bool(node.gradients) and node.gradients[0] is not None
+            kinds = [kinds_of(source, traced.kinds) for source in node.inputs]
+            if node.name not in PRODUCTS or not has_gradient or {"parameter"} not in kinds:
+                continue
+            last.append(node)
+        leading |= {one.node for one in node.inputs if isinstance(one, Made)}
+    return last
 
 
 def _weights_behind(node: Node, traced: TracedPass) -> tuple[frozenset[str], frozenset[str]]:
