@@ -35,6 +35,9 @@ _ROOTS = (16, 24), (22, 30)
 _RARE, _PARTS = np.array([6.0, 14.0, 24.0, 32.0]), (1.0, 0.72, 0.56, 0.4, 0.28)
 # Longest panel: in u, and in standard deviations. Which part of it is short.
 _LONGEST, _LONGEST_SPREADS, _SHORT = 1.2, 3.2, 0.55
+# Cuts nearer to each other than the longest panel over this make panels of their own: both rules
+# may miss what is far narrower, and wider places show in their differences.
+_NARROW = 16.0
 # Beside two singular radii that nearly coincide, panels grow by this factor.
 _GROWTH = 8.0
 _GOAL, _MOST_ROUNDS = 3e-12, 12
@@ -136,7 +139,7 @@ def _first_panels(
     # Where a steep place comes within reach of one sample, or of both: narrow in u as well.
     scale = f.gamma * math.sqrt(B - 1)
     gaps = np.concatenate([[np.inf], circles.cuts[1:] - circles.cuts[:-1], [np.inf]])
-    narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * math.tanh(longest) / 2
+    narrow = np.minimum(gaps[:-1], gaps[1:]) < scale * math.tanh(longest) / _NARROW
     edges = np.concatenate([[0.0], at, [end]])
     if circles.cuts.size and narrow.any():
         one = np.abs(circles.cuts[narrow] - f.beta) / scale
