@@ -67,3 +67,19 @@ def test_solutions_where_eps_moves_no_weight_are_those_that_a_scan_finds(monkeyp
     for i, scanned in enumerate(fixed_point.solve_on_disc(settings[:2], f)):
         for ours, theirs in zip(found[i].numbers, scanned.numbers, strict=True):
             assert abs(ours.value - theirs.value) <= min(ours.error, theirs.error)
+
+
+@pytest.mark.parametrize(("batch_size", "beta"), [(8, -1.9), (8, -1.47), (32, -1.33)])
+def test_a_fixed_point_that_surely_collapsed_needs_one_scan(monkeypatch, batch_size, beta):
+    """Steps were shrunk twice, for rare samples at which F(κ)/κ is e^-20 or less."""
+    steps, scan_of = [], fixed_point._Scan.of
+
+    def counted(settings, f, step=fixed_point._STEP):
+        steps.append(step)
+        return scan_of(settings, f, step)
+
+    monkeypatch.setattr(fixed_point._Scan, "of", counted)
+    f = Response.of(Setting("relu", batch_size, beta=beta))
+    setting = Setting("relu", batch_size, beta=beta, eps=0.01)
+    assert fixed_point.solve_on_disc([setting], f) == [None]
+    assert steps == [fixed_point._STEP]

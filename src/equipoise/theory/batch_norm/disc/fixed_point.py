@@ -35,8 +35,9 @@ CRITICAL = 1e-9
 _STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
 # Where nothing is sure to grow, but log F(κ)/κ is known no better than this and might be above 0,
 # steps shrink to a quarter. Steps too long for a rare sample trust themselves by a fifth of what
-# they miss.
+# they miss; gaps between two circles may exceed those of both by a factor of 20.
 _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
+_PEAK = math.log(20)
 _BETWEEN = np.linspace(0, 1, 17)
 # The logarithm by which κ has to exceed what c moves weights at, for nodes without c to be tried.
 _SURELY = 2.0
@@ -254,7 +255,7 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
     found: list[float | None] = [None] * len(settings)
     brackets: dict[int, tuple[float, float]] = {}
     candidates = scan.top[:, None] - scan.down
-    for i, (at, ratios, trusted) in enumerate(
+    for i, (at, ratios, trusted, highest) in enumerate(
         zip(candidates, *_from_above(scan, candidates), strict=True)
     ):
         growing = np.flatnonzero(ratios > trusted)
@@ -265,7 +266,9 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
             brackets[i] = at[growing[0]], at[falling[falling < growing[0]][-1]]
         elif (
             scan.step > _SHORTEST
-            and ((trusted > _VAGUE) & (ratios > -_FAR_FROM_TRUE * trusted)).any()
+            and (
+                (trusted > _VAGUE) & (ratios > -_FAR_FROM_TRUE * trusted) & (highest > -_PEAK)
+            ).any()
         ):
             finer = _Scan.of([settings[i]], f, scan.step / _SHRINK)
             found[i] = _largest_roots([settings[i]], f, finer)[0] if finer else None
@@ -284,17 +287,17 @@ def _largest_roots(settings: Sequence[Setting], f: Response, scan: _Scan) -> lis
     return found
 
 
-def _from_above(scan: _Scan, candidates: Array) -> tuple[Array, Array]:
-    """The ratios and how far they can be trusted, down to where every setting's are decided.
+def _from_above(scan: _Scan, candidates: Array) -> Array:
+    """What :meth:`_Scan.ratios` gives, down to where every setting is decided.
 
     What is below is nan: the largest solution is above.
     """
-    found = np.full((2, *candidates.shape), np.nan)
+    found = np.full((3, *candidates.shape), np.nan)
     for some in (slice(0, _AT_FIRST), slice(_AT_FIRST, None)):
         found[:, :, some] = scan.ratios(candidates[:, some])
         if (found[0] > found[1]).any(1).all():
             break
-    return found[0], found[1]
+    return found
 
 
 def _near_critical(setting: Setting, f: Response, high: float) -> float | None:
@@ -424,8 +427,11 @@ class _Scan:
 
     def ratios(
         self, log_kappa: Array, rows: NDArray[np.intp] | None = None
-    ) -> tuple[Array, Array]:
-        """Give log F(κ)/κ, and how far it can be trusted, of shape ``[settings, κ]``.
+    ) -> tuple[Array, Array, Array]:
+        """Give log F(κ)/κ, how far it can be trusted, and a bound, each ``[settings, κ]``.
+
+        The bound is of cells in which gaps and densities are the larger ones of their two ends:
+        it holds where few rare samples make F, too, which steps are too long for.
 
         Args:
             log_kappa: Where, for every setting.
@@ -435,7 +441,7 @@ class _Scan:
         chosen = slice(None) if rows is None else rows
         eps, variance = self.group.eps[chosen, None], self.group.variance[chosen, None]
         tau2, fixed, gaps = self._fixed
-        means = np.empty((*log_kappa.shape, 2))
+        means = np.empty((*log_kappa.shape, 3))
         step = max(1, _CHUNK // (log_kappa.shape[1] * tau2.size))
         for start in range(0, len(log_kappa), step):
             some = slice(start, start + step)
@@ -444,18 +450,22 @@ class _Scan:
             weight = np.exp(log_weight - log_weight.max(-1, keepdims=True))
             weight *= B - 3 + c * (1 + tau2)
             sums = weight @ gaps
-            means[some] = sums[..., :2] / sums[..., 2:]
+            means[some] = sums[..., :3] / sums[..., [3, 4, 3]]
         logs = np.log(np.maximum(means, np.finfo(float).tiny))
-        ratios = logs[..., 0] + (np.log(variance) + self.log_gap.max()) - log_kappa
-        return ratios, np.abs(logs[..., 0] - logs[..., 1]) + 1e-9
+        scale = (np.log(variance) + self.log_gap.max()) - log_kappa
+        trusted = np.abs(logs[..., 0] - logs[..., 1]) + 1e-9
+        return logs[..., 0] + scale, trusted, logs[..., 2] + scale
 
     @cached_property
     def _fixed(self) -> tuple[Array, Array, Array]:
         """sinh² u; what of log weights does not depend on c; and what weights multiply.
 
-        That is gaps, those at every second node, and 1 in the place of either.
+        That is gaps, those at every second node, the largest of both cells beside each node, and
+        1 in the place of the first two.
         """
         tau2, second = np.exp(2 * self.at), np.arange(self.at.size)[::-1] % 2 == 0
         gap = np.exp(self.log_gap - self.log_gap.max())
-        factors = np.stack([gap, gap * second, np.ones_like(gap), second], 1)
+        cells = np.maximum(gap[1:], gap[:-1])
+        beside = np.append(cells, gap[-1]) + np.append(0.0, cells)
+        factors = np.stack([gap, gap * second, beside, np.ones_like(gap), second], 1)
         return tau2, 2 * self.at - (self.group.batch_size - 1) / 2 * np.log1p(tau2), factors
