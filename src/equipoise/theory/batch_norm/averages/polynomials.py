@@ -36,7 +36,7 @@ _MOST_TERMS = 512
 _ROW_PANELS, _RARE = 14, 1e-12
 # From here on densities are smooth in w up to the ends, and nodes are placed there.
 LARGE_BATCH = 32
-_NEGLIGIBLE = 1e-17
+_NEGLIGIBLE = 1e-15
 
 
 def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> Averages:
