@@ -106,6 +106,31 @@ def test_neighbours_that_are_meant_so(loss):
     assert found(Tagger(), loss) == []
 
 
+class Coded(nn.Linear):
+    """All numbers but a few large ones become the same code."""
+
+    def forward(self, x):
+        h = super().forward(x)
+        codes = torch.tensor([0.0, 100.0])
+        rounded = codes[(h.detach()[..., None] - codes).abs().argmin(-1)]
+        return (h + (rounded - h).detach()).transpose(0, 1).transpose(0, 1)
+
+
+def test_codes_that_samples_share_are_theirs():
+    x = X.clone()
+    x[1, 0] *= 1e4
+    torch.manual_seed(0)
+
+    def reconstruction(model, batch):
+        return F.mse_loss(model(batch[0]), batch[0])
+
+    def turned(model, batch):
+        return F.mse_loss(model(batch[0]), batch[0].roll(3, 0))
+
+    assert found(Coded(5, 5), reconstruction, (x,)) == []
+    assert found(Coded(5, 5), turned, (x,)) == [MIXED]
+
+
 def test_nothing_is_run_again_where_nothing_was_moved():
     calls = []
 

@@ -29,8 +29,8 @@ from equipoise.records.finding import Finding
 
 # Of fewer samples, outputs may change beside their targets by chance, and of more not rather.
 _SAMPLES, _ENOUGH = 6, 16
-# Which samples are replaced, and the share of their targets beside which outputs change, at most,
-# where these are those of others; else it is all of them.
+# Which samples are replaced, and the share of the places of either that outputs and targets change
+# at together, at most, where targets are those of others; else it is all of them.
 _EVERY, _MOST = 4, 0.5
 _ERRORS = {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 # What may put samples into another order, or their axis into another place.
@@ -147,7 +147,13 @@ def _share(
     before: Graph,
     after: Graph,
 ) -> float | None:
-    """Beside which part of the targets that change outputs do, too; None if that tells nothing."""
+    """Where outputs and targets change together: of either's places, the larger part.
+
+    Outputs may stay where targets change, as of one code for all samples, and still be theirs.
+
+    Returns:
+        None if that tells nothing.
+    """
     nodes = dict(enumerate(before.nodes))
 
     def change(place: int) -> Tensor:
@@ -170,4 +176,4 @@ def _share(
         moved = moved.any(1)
     if moved.shape != wanted.shape or not bool(wanted.any()) or not bool(moved.any()):
         return None
-    return float(moved[wanted].double().mean())
+    return max(float(moved[wanted].double().mean()), float(wanted[moved].double().mean()))
