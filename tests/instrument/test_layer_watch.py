@@ -1,5 +1,7 @@
 """Layers are found in one pass, and the loss is differentiated with respect to them."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -81,3 +83,33 @@ def test_weights_that_a_functional_call_replaces_by_detached_ones():
         found = watch.differentiate(loss)
     assert found
     assert all(layer.gradient > 0 for layer in found)
+
+
+def test_nested_outputs_are_watched_by_the_rows_of_all_samples():
+    layer = nn.Linear(3, 5)
+    samples = [torch.randn(length, 3) for length in (2, 6)]
+    with LayerWatch(layer) as watch:
+        output = layer(torch.nested.nested_tensor(samples, layout=torch.jagged))
+        (nested,) = watch.differentiate(sum(x.square().sum() for x in output.unbind()))
+    _, (found,) = watched(layer, torch.cat(samples))
+    assert (nested.rows, nested.features) == (found.rows, found.features) == (8, 5)
+    assert math.isclose(nested.gradient, found.gradient, rel_tol=1e-5)
+    assert math.isclose(nested.correlation, found.correlation, rel_tol=1e-5)
+
+
+def test_complex_numbers_count_with_both_parts():
+    layer = nn.Linear(3, 5, dtype=torch.complex64)
+    with LayerWatch(layer) as watch:
+        h = layer(torch.randn(4, 3, dtype=torch.complex64))
+        (found,) = watch.differentiate(h.abs().square().sum())
+    squares = float(h.detach().abs().double().square().sum())
+    assert math.isclose(found.second_moment, squares / 20, rel_tol=1e-5)
+    assert math.isclose(found.gradient, 4 * squares, rel_tol=1e-5)
+
+
+def test_calls_inside_of_a_transform_are_passed_over():
+    layer, x = nn.Linear(3, 5), torch.randn(4, 3)
+    with LayerWatch(layer) as watch:
+        loss = torch.func.vmap(layer)(x).sum() + layer(x).square().sum()
+        found = watch.differentiate(loss)
+    assert [(one.layer, one.rows) for one in found] == [("Linear", 4)]

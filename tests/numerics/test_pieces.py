@@ -99,3 +99,12 @@ def test_what_has_no_number():
 
 def test_numbers_too_small_for_squares_in_float32():
     assert norm(torch.full((4,), 1e-30)) == pytest.approx(2e-30, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3,), (300, 400)])
+def test_complex_numbers_count_with_both_parts(shape):
+    z = torch.randn(*shape, dtype=torch.complex64).t().conj()
+    assert norm(z) == pytest.approx(float(z.abs().double().square().sum().sqrt()))
+    both = torch.cat(list(slabs(z, 0)), -1)
+    assert both.is_complex()
+    assert float(both.abs().square().sum()) == pytest.approx(norm(z) ** 2)

@@ -1,5 +1,6 @@
 """Condition numbers against the explicit matrices Ĥ, Ĥ U and Ĥ U D."""
 
+import copy
 import math
 
 import numpy as np
@@ -381,3 +382,32 @@ class TestConvolutionsThatChangeTheirInput:
 def test_sparse_inputs_are_measured_as_dense_ones():
     layer, x = nn.Linear(4, 2, dtype=torch.float64), normal(9, 4)
     assert conditioning(layer, x.to_sparse()) == conditioning(layer, x)
+
+
+def test_nested_inputs_are_measured_as_the_rows_of_all_samples():
+    layer, samples = nn.Linear(4, 2, dtype=torch.float64), [normal(7, 4), normal(5, 4)]
+    nested = torch.nested.nested_tensor(samples, layout=torch.jagged)
+    assert conditioning(layer, nested) == conditioning(layer, torch.cat(samples))
+
+
+def test_calls_inside_of_a_transform_are_passed_over():
+    layer, x = nn.Linear(4, 2, dtype=torch.float64), normal(9, 4)
+
+    def forward(model, batch):
+        return torch.func.vmap(model)(batch[:6]), model(batch)
+
+    assert conditioning(layer, x, forward=forward) == conditioning(layer, x)
+
+
+def test_copies_that_a_model_makes_of_itself_are_passed_over():
+    layer, x = nn.Linear(4, 2, dtype=torch.float64), normal(9, 4)
+
+    def forward(model, batch):
+        return copy.deepcopy(model)(2 * batch), model(batch)
+
+    assert conditioning(layer, x, forward=forward) == conditioning(layer, x)
+
+
+def test_complex_inputs_are_skipped():
+    (record,) = conditioning(nn.Linear(4, 2, dtype=torch.complex64), torch.randn(9, 4) + 0j)
+    assert "complex" in record.skipped

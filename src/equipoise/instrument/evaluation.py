@@ -91,9 +91,11 @@ def rows_of_samples(values: Any, count: int, *, whole: bool = False) -> list[Ten
     Args:
         values: Such as the arguments of a call.
         count: How many samples there are.
-        whole: Whether to give those of whole numbers and flags as well, as floating-point numbers.
+        whole: Whether to give those of whole numbers and flags as well, as floating-point numbers,
+            and complex ones as pairs.
     """
     found = [x for x in leaves(values) if isinstance(x, Tensor) and x.ndim and len(x) == count]
     if whole:
+        found = [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in found]
         return [x if x.is_floating_point() else x.double() for x in found]
     return [x for x in found if x.is_floating_point()]

@@ -34,6 +34,24 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
 
 
+def within_transform() -> bool:
+    """Whether a transform of ``torch.func`` is at work, whose tensors have no numbers to read.
+
+    Examples:
+        >>> inside = torch.func.vmap(lambda x: x + within_transform())
+        >>> inside(torch.zeros(2)), within_transform()
+        (tensor([1., 1.]), False)
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def rows_of(x: Tensor) -> Tensor:
+    """A tensor as it is, of nested ones the rows of all samples, one below the other."""
+    if not x.is_nested:
+        return x
+    return torch.cat([sample.reshape(-1, sample.shape[-1]) for sample in x.unbind()])
+
+
 @contextmanager
 def recording_gradients() -> Iterator[None]:
     """Record gradients inside, whatever the caller has switched off.

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.forward import first_tensor
+from equipoise.instrument.forward import first_tensor, rows_of, within_transform
 from equipoise.instrument.normalisers import (
     is_channels_first,
     is_normaliser,
@@ -176,7 +176,7 @@ class LayerWatch:
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = first_tensor(args, kwargs)
-            if h is not None and h.requires_grad:
+            if h is not None and h.requires_grad and not within_transform():
                 output, version, last_weight = self._last_output
                 weight = last_weight if output is h and version == h._version else None
                 call = self._watched(name, module, h, weight, channels_first)
@@ -190,7 +190,7 @@ class LayerWatch:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if isinstance(module, nn.RNNBase):  # beside it stand its last states
                 output = output[0]
-            if isinstance(output, Tensor) and output.requires_grad:
+            if isinstance(output, Tensor) and output.requires_grad and not within_transform():
                 weight = module._parameters.get("weight")
                 self._last_output = (output, output._version, weight)
                 call = self._watched(name, module, output, weight, channels_first)
@@ -201,7 +201,7 @@ class LayerWatch:
     def _after_other(self, name: str, module: nn.Module) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             h = next((x for x in tensors(output) if x.requires_grad), None)
-            if h is not None:
+            if h is not None and not within_transform():
                 own = [p for p in module._parameters.values() if p is not None and p.ndim >= 2]
                 weight = max(own, key=Tensor.numel, default=None)
                 self._other_calls.append(self._watched(name, module, h, weight, False))
@@ -213,17 +213,18 @@ class LayerWatch:
     ) -> _WatchedCall:
         call = self._calls[name] = self._calls.get(name, 0) + 1
         with _disable_current_modes():  # a tracer is to record the model, not its watch
-            rows, second_moment, correlation = _moments(h.detach(), channels_first)
+            read = rows_of(h.detach())
+            rows, second_moment, correlation = _moments(read, channels_first)
         return _WatchedCall(
             layer=name if call == 1 else f"{name} (call {call})",
             kind=type(module).__name__,
             rows=rows,
-            features=h.numel() // max(rows, 1),
+            features=read.numel() // max(rows, 1),
             edge=get_gradient_edge(h),
             weight=weight,
             second_moment=second_moment,
             correlation=correlation,
-            sharing=rows_sharing_statistics(module, rows, len(h) if h.ndim else 1),
+            sharing=rows_sharing_statistics(module, rows, h.size(0) if h.ndim else 1),
         )
 
 
@@ -266,13 +267,18 @@ def _moments(h: Tensor, channels_first: bool) -> tuple[int, Tensor, Tensor]:
     rows = h.numel() // max(h.shape[feature], 1)
     others = [axis for axis in range(h.ndim) if axis != feature]
     squares, totals = zip(
-        *((slab.square().sum(), slab.sum(others)) for slab in slabs(h, feature)), strict=True
+        *((_squares(slab).sum(), slab.sum(others)) for slab in slabs(h, feature)), strict=True
     )
     square = sum(squares) / h.numel()
     means = sum(totals) / rows
-    pairs = means.square().mean()  # mean over all pairs of rows, equal ones included
+    pairs = _squares(means).mean()  # mean over all pairs of rows, equal ones included
     return rows, square, (rows * pairs - square) / (max(rows - 1, 1) * square)
 
 
+def _squares(x: Tensor) -> Tensor:
+    return x.abs().square() if x.is_complex() else x.square()
+
+
 def _square_norm(gradient: Tensor) -> float:
-    return vectors.length([gradient.detach()]) ** 2 if gradient.numel() else 0.0
+    gradient = rows_of(gradient.detach())
+    return vectors.length([gradient]) ** 2 if gradient.numel() else 0.0

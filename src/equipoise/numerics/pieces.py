@@ -27,12 +27,14 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same parts of tensors of one shape, flat and in float64.
 
     They may share memory with the tensors. Which numbers come together depends on how the first
-    tensor lies in memory.
+    tensor lies in memory. Complex numbers are pairs of real ones.
 
     Examples:
         >>> [[part.tolist() for part in both] for both in pieces(torch.ones(2), torch.zeros(2))]
         [[[1.0, 1.0], [0.0, 0.0]]]
     """
+    if any(tensor.is_complex() for tensor in tensors):
+        tensors = tuple(torch.view_as_real((x + 0j).resolve_conj()) for x in tensors)
     first = tensors[0]
     order = [*range(first.ndim)]
     if not first.is_contiguous():
@@ -41,7 +43,7 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def slabs(x: Tensor, axis: int) -> Iterator[Tensor]:
-    """Parts of a tensor in float64, all of which have the whole of one axis.
+    """Parts of a tensor in float64 or complex128, all of which have the whole of one axis.
 
     They may share memory with the tensor.
 
@@ -50,7 +52,7 @@ def slabs(x: Tensor, axis: int) -> Iterator[Tensor]:
         [torch.Size([3, 2])]
     """
     x = x.detach()
-    exact, longest = widest(x.device), longest_piece(x.device)
+    exact, longest = torch.promote_types(x.dtype, widest(x.device)), longest_piece(x.device)
     if x.ndim < 2 or x.numel() <= longest:
         yield x.to(exact)
         return

@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.instrument import modules
-from equipoise.instrument.forward import first_tensor, run_on_batch
+from equipoise.instrument.forward import (
+    first_tensor,
+    rows_of,
+    run_on_batch,
+    within_transform,
+)
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Progress
@@ -110,9 +115,11 @@ def conditioning(
     ) -> None:
         nonlocal left
         inputs = first_tensor(args, kwargs)
-        if module not in found and inputs is not None:
+        # A copy that the model makes of itself has its hooks, too.
+        is_watched = module in watched and module not in found
+        if is_watched and inputs is not None and not within_transform():
             share = None if left is None else left / (len(watched) - len(found))
-            rows = inputs.detach()
+            rows = rows_of(inputs.detach())
             dense = rows if rows.layout is torch.strided else rows.to_dense()
             one = _measure(watched[module], module, dense, output, largest, share)
             found[module] = one
@@ -142,6 +149,8 @@ def _measure(
             f"{name or kind} is given {'no rows' if inputs.ndim else 'a number'} instead of rows "
             "of features. Give a batch with samples."
         )
+    if inputs.is_complex():
+        return _skipped(name, kind, 0, 0, "its inputs are complex numbers")
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         return _skipped(name, kind, 0, 0, "transposed convolutions have no unfolded matrix")
     if isinstance(module, nn.modules.conv._ConvNd):

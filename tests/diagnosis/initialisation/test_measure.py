@@ -575,6 +575,7 @@ def raising(module):
     ("model", "named", "message"),
     [
         (nn.ReLU(), None, "no real parameters"),
+        (nn.Linear(2, 2, dtype=torch.complex64), None, "Linear are complex numbers"),
         (mlp, None, "needs a torch.nn.Module, got function"),
         (nn.LazyLinear(2), None, "lazy parameters"),
         (nn.Linear(2, 2, device="meta"), None, "meta device"),

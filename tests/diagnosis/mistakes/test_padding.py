@@ -152,3 +152,11 @@ def test_what_is_to_be_told_may_be_filled_up():
     """Of a text whose end is hidden, to be guessed, as of models that write on."""
     batch = AT_THE_END, TOKENS % 3
     assert found_of_loss(of_mask(lambda tokens: tokens == PAD), batch) == []
+
+
+def test_complex_inputs_are_no_tokens():
+    """They cannot be compared as tokens are."""
+    batch = torch.zeros(SAMPLES, STEPS, dtype=torch.complex64), torch.arange(SAMPLES) % 3
+    model = nn.Linear(STEPS, 3, dtype=torch.complex64)
+    traced = traced_pass(model, batch, lambda m, b: F.cross_entropy(m(b[0]).abs(), b[1]))
+    assert of_padding(traced) == []

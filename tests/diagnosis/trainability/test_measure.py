@@ -429,3 +429,30 @@ def test_a_checkup_limits_what_is_predicted_after_the_first_steps(monkeypatch):
     eq.checkup(Hypernetwork(), fixed_batches())
     assert limits
     assert all(limit is not None for limit in limits)
+
+
+class ComplexNet(nn.Module):
+    """Multiplies complex numbers, whose sizes are the logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = (
+            nn.Linear(fan_in, fan_out, dtype=torch.complex64)
+            for fan_in, fan_out in ((8, 32), (32, 32), (32, 4))
+        )
+
+    def forward(self, z):
+        for layer in (self.first, self.second):
+            h = layer(z)
+            z = torch.complex(h.real.relu(), h.imag.relu())
+        return self.head(z).abs()
+
+
+@pytest.mark.filterwarnings("error")
+def test_complex_networks_are_judged_by_what_is_measured():
+    z = torch.randn(32, 8, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    batches = [(z, z.real[:, :4].argmax(1))]
+    found = diagnosis.trainability(ComplexNet, batches)
+    assert found.low > 0.9
+    assert found.measured.size == 0
+    assert found.measured.vanishing < 1

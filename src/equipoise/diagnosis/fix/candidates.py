@@ -85,7 +85,7 @@ def of_biases(model: nn.Module) -> Iterator[Remedy]:
 
 def _largest(tensors: Iterable[Tensor]) -> float:
     """The largest root of the mean square."""
-    return max(float(tensor.detach().square().mean().sqrt()) for tensor in tensors)
+    return max(float(tensor.detach().abs().square().mean().sqrt()) for tensor in tensors)
 
 
 def of_norms(model: nn.Module, samples: int) -> Iterator[Remedy]:

@@ -127,6 +127,11 @@ def _check(model: nn.Module) -> None:
         )
     refuse_lazy(model)
     parameters = [(name, parameter) for name, _, parameter in parameters_by_owner(model)]
+    if not parameters and any(p.is_complex() for p in model.parameters()):
+        raise ValueError(
+            f"all parameters of {type(model).__name__} are complex numbers, of which no rule of "
+            "drawing them is known."
+        )
     if not parameters:
         raise ValueError(
             f"{type(model).__name__} has no real parameters, so nothing was initialised. Give the "

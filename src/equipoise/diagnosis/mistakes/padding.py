@@ -33,7 +33,7 @@ def of_padding(traced: TracedPass) -> list[Finding]:
     padded = [
         pad
         for x in tensors(traced.batch)
-        if x.ndim == 2 and not x.is_floating_point() and x.dtype != torch.bool
+        if x.ndim == 2 and _is_of_whole_numbers(x.dtype)
         if len(torch.unique(x)) >= _NUMBERS
         for pad in _padding(x)
     ]
@@ -97,6 +97,10 @@ def _are_equal(places: Tensor, targets: Sequence[Tensor]) -> bool:
     return (
         bool(rows) and len(fitting) == len(targets) and all(bool((x == x[0]).all()) for x in rows)
     )
+
+
+def _is_of_whole_numbers(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
 
 
 def _padding(x: Tensor) -> Iterator[Tensor]:

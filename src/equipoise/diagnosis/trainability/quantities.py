@@ -319,7 +319,7 @@ def _bias_of_samples(node: Node, nodes: Mapping[int, Node], samples: int) -> Ten
     if places is None or output.ndim != (2 if node.name == "addmm" else 4):
         return None
     bias, weight = (node.arguments[place] for place in places)
-    if not isinstance(bias, Given) or bias.kind != "parameter":
+    if not isinstance(bias, Given) or bias.kind != "parameter" or bias.value.is_complex():
         return None
     matrix = weight.value if isinstance(weight, Given) else nodes[weight.node].outputs[0]
     fan_in = matrix.numel() / max(1, bias.value.numel())
@@ -340,7 +340,7 @@ def _measured_alone(found: Propagation) -> list[Weight]:
         return []
     matrices = {name: p for name, p in found.graph.parameters.items() if p.ndim > 1}
     return [
-        Weight(name, math.nan, float(p.detach().double().square().mean()), gradient)
+        Weight(name, math.nan, norm(p) ** 2 / max(1, p.numel()), gradient)
         for name, gradient in found.graph.weights.items()
         if (p := matrices.get(name)) is not None
     ]

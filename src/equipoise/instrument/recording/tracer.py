@@ -352,7 +352,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _edge(self, node: Node, index: int) -> GradientEdge | None:
         """Where an output stands in the graph of derivatives, before it was overwritten."""
         output = node.outputs[index]
-        if not output.is_floating_point():
+        if not (output.is_floating_point() or output.is_complex()):
             return None
         found = self._edges.get(Made(node.number, index))
         # Outputs of functions with a derivative of their own get it when the function ends.

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from equipoise.instrument.forward import within_transform
 from equipoise.preconditioners.bnp.maps import is_sharded
 from equipoise.preconditioners.bnp.moments import Geometry, Layer, Moments, statistics_type
 
@@ -201,7 +202,7 @@ def _stage(hook: RecordingHook, module: Any, h: Tensor, output: Tensor) -> None:
     layer = hook.layer()
     if layer is None or not output.requires_grad or not layer.weight.requires_grad:
         return
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if within_transform():
         return  # transforms of torch.func return gradients, none of which becomes a parameter's
     moments = layer.moments(module, h.detach(), output, by_sample=hook.by_sample)
     if moments is None:

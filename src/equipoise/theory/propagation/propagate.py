@@ -339,10 +339,10 @@ def _site(
 ) -> Site:
     """What is predicted of an operation, and read off its tensors if they hold what it gave."""
     output, grad = node.outputs[0].detach(), node.gradients[0] if readings else None
-    if output.is_complex():  # of real numbers, a part of such a gradient is none of theirs
-        grad = None
     moments = value if isinstance(value, Moments) and not reason else None
-    read = readings if output.is_floating_point() else None
+    if output.is_complex() and moments:  # of real numbers, a part of such a gradient is not theirs
+        grad = None
+    read = readings if output.is_floating_point() or output.is_complex() else None
     return Site(
         node.number,
         node.name,

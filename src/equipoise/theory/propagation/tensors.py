@@ -234,6 +234,8 @@ def mean_square(value: Tensor) -> float:
     """
     if not value.numel():
         return math.nan
+    if value.is_complex():
+        return 2 * mean_square(torch.view_as_real(value.detach().resolve_conj()))
     flat, count = _as_in_memory(value).flatten(), value.numel()
     if flat.device.type != "cpu" and flat.is_floating_point():
         return (
