@@ -106,8 +106,31 @@ class TestGradients:
         layers = list(record.layers)
         layers[place] = dataclasses.replace(layers[place], gradient=Estimate(1e-3, 0.1, "m"))
         record = dataclasses.replace(record, layers=tuple(layers))
-        finding = next(f for f in conclude(record, [], NORMS, [], []) if "stands out" in f.title)
+        pairs = {(f"norm{i}", f"norm{i + 1}") for i in range(1, 20)}
+        findings = conclude(record, [], NORMS, [], [], in_sequence=pairs)
+        finding = next(f for f in findings if "stands out" in f.title)
         assert ("data" in finding.detail, "data" in finding.remedy) == (of_data, of_data)
+
+    @pytest.mark.parametrize(
+        ("pairs", "rows", "says"),
+        [
+            ({("norm9", "norm10")}, 64, True),
+            (set(), 64, False),  # of two branches
+            ({("norm9", "norm10")}, 64 / 1000, False),  # 1,000 positions are averaged
+            ({("norm9", "norm10")}, 64 * 1000, True),  # and here repeated: gradients add up
+        ],
+    )
+    def test_a_step_stands_out_between_layers_in_sequence_alone(self, pairs, rows, says):
+        record = growth(1.1)
+        layers = [
+            dataclasses.replace(x, rows=rows if i > 8 else 64) for i, x in enumerate(record.layers)
+        ]
+        for i in range(9):
+            small = Estimate(layers[i].gradient.value / 1000, 0.1, "m")
+            layers[i] = dataclasses.replace(layers[i], gradient=small)
+        record = dataclasses.replace(record, layers=tuple(layers))
+        findings = conclude(record, [], NORMS, [], [], in_sequence=pairs)
+        assert any("stands out" in f.title for f in findings) == says
 
     @pytest.mark.parametrize(
         ("rows", "severity", "title"),

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis import prediction
-from equipoise.diagnosis.prediction import traced
+from equipoise.diagnosis.prediction import in_sequence, traced
 from equipoise.diagnosis.problem import Problem
 from support.model_state import differences, fingerprint
 
@@ -82,3 +82,26 @@ def test_a_check_up_says_how_many_samples_theory_saw(memory_holds):
 def test_the_verdict_alone_is_given_as_well(memory_holds):
     memory_holds(8)
     assert eq.diagnosis.trainability(network(), BATCH).probability > 0.9
+
+
+class Branches(nn.Module):
+    """A stem, a residual branch of two layers, a layer on the sum, and two heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.first, self.second, self.trunk = (nn.Linear(8, 8) for _ in range(4))
+        self.one, self.other = nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.second(self.first(x).relu())
+        x = self.trunk(x)
+        return self.one(x) + self.other(x)
+
+
+def test_layers_in_sequence_are_no_branches_or_heads():
+    given = Problem.prepare(
+        Branches(), BATCH, loss_fn=lambda m, b: F.cross_entropy(m(b[0]), b[1]), batch_size=16
+    )
+    pairs = in_sequence(traced(given, Branches()))
+    assert pairs == {("first", "second"), ("second", "trunk")}

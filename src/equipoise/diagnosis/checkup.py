@@ -243,6 +243,7 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
         _zeros(examined),
         examined.stuck.silent or examined.stuck.part,
         examined.behind_weights,
+        examined.in_sequence,
     )
 
 

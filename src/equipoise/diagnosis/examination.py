@@ -31,6 +31,7 @@ from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
 from equipoise.diagnosis.prediction import (
     TracedModel,
+    in_sequence,
     traced,
     traced_with,
     with_fewer_samples,
@@ -94,6 +95,7 @@ class Examination:
     sites: tuple[Site, ...] = ()
     attribution: tuple[Share, ...] = ()
     predictions: tuple[LayerPrediction, ...] = ()
+    in_sequence: frozenset[tuple[str, str]] = frozenset()
     trainability: Trainability | None = None
     untraced: str = ""
     unjudged: str = ""
@@ -226,6 +228,7 @@ class Examination:
             propagation = self._judge(trace, max(allowance, FOR_A_VERDICT), passes)
         self.sites, self.attribution = propagation.sites, propagation.attribution
         self.predictions = trace.at_layers(propagation)
+        self.in_sequence = in_sequence(trace)
         return trace, propagation
 
     def _judge(self, trace: TracedModel, allowance: float, passes: int) -> Propagation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 from equipoise.diagnosis.comparison import AGREEMENT
 from equipoise.diagnosis.fix.record import Proposal
@@ -53,19 +54,20 @@ def conclude(
     zeros: Sequence[str] = (),
     dead: Sequence[str] = (),
     behind: Collection[str] = (),
+    in_sequence: Collection[tuple[str, str]] = (),
 ) -> tuple[Finding, ...]:
     """Turn records into findings, most severe first, and of equal ones ``leading`` first.
 
     Matrices that start at zero, ``zeros``, explain why layers have no gradient as yet; of weights
     that never have one, ``dead``, a finding of its own speaks. Layers ``behind`` other weights are
-    not given the data.
+    not given the data. In pairs ``in_sequence``, one's gradient comes from the other.
     """
     findings = [*leading]
     if growth is not None:
         findings += _few_rows(growth)
         findings += _changing_paths(growth)
         findings += [] if dead else _without_gradient(growth, zeros)
-        findings += _gradients(growth, attribution)
+        findings += _gradients(growth, attribution, in_sequence)
     findings += _agreement(comparisons)
     findings += _coverage(sites)
     findings += _conditioning(conditioning, behind)
@@ -74,8 +76,10 @@ def conclude(
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _gradients(growth: GradientGrowth, attribution: Sequence[Share]) -> list[Finding]:
-    findings = _steps(growth)
+def _gradients(
+    growth: GradientGrowth, attribution: Sequence[Share], in_sequence: Collection[tuple[str, str]]
+) -> list[Finding]:
+    findings = _steps(growth, in_sequence)
     if growth.rate is not None:
         findings.append(_depth(growth, growth.rate, attribution))
     return findings
@@ -152,13 +156,21 @@ def _without_gradient(growth: GradientGrowth, zeros: Sequence[str]) -> list[Find
     return findings
 
 
-def _steps(growth: GradientGrowth) -> list[Finding]:
-    """A single step between layers that the fitted rate does not explain."""
+def _steps(growth: GradientGrowth, in_sequence: Collection[tuple[str, str]]) -> list[Finding]:
+    """A single step between layers in sequence that the fitted rate does not explain.
+
+    Nor do the positions: where some are averaged, each gets a part of the gradient.
+    """
     layers = [layer for layer in growth.layers if 0 < layer.gradient.value < math.inf]
     if growth.rate is None or len(layers) < 4:
         return []
     logs = [math.log(layer.gradient.value) for layer in layers]
-    excess = [logs[i] - logs[i + 1] - math.log(growth.rate.value) for i in range(len(logs) - 1)]
+    excess = [0.0] * (len(logs) - 1)
+    for i, (one, following) in enumerate(pairwise(layers)):
+        if (one.layer, following.layer) in in_sequence:
+            step = logs[i] - logs[i + 1] - math.log(growth.rate.value)
+            positions = math.log(following.rows / one.rows) if one.rows and following.rows else 0.0
+            excess[i] = step - min(max(step, min(positions, 0.0)), max(positions, 0.0))
     worst = max(range(len(excess)), key=lambda i: abs(excess[i]))
     if abs(excess[worst]) <= _LARGE_STEP:
         return []

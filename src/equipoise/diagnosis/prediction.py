@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LayerPrediction
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.layer_watch import LayerWatch
@@ -51,6 +53,32 @@ class TracedModel:
             _at_layer(name, made, None if made is None else sites.get(made.node))
             for name, made in self.layers.items()
         )
+
+
+def in_sequence(trace: TracedModel) -> frozenset[tuple[str, str]]:
+    """Pairs of neighbouring watched layers of which all of one's gradient comes from the other.
+
+    None is a branch that others pass by, or one of several heads or calls beside each other.
+    """
+    graph = trace.graph
+    if graph.result is None:
+        return frozenset()
+    leading = (graph.nodes[n] for n in sorted(leading_to(graph, graph.result.node)))
+    used = [node for node in leading if any(x.requires_grad for x in node.outputs)]
+    last = {source.node: n.number for n in used for source in n.inputs if isinstance(source, Made)}
+    last[graph.result.node] = len(graph.nodes)
+    found = set()
+    for (name, first), (following, second) in pairwise(trace.layers.items()):
+        if first is None or second is None or first.node > second.node:
+            continue
+        behind = {first.node}
+        for node in graph.nodes[first.node + 1 : second.node + 1]:
+            if any(isinstance(x, Made) and x.node in behind for x in node.inputs):
+                behind.add(node.number)
+        others = behind - {second.node}
+        if second.node in behind and all(last.get(n, 0) <= second.node for n in others):
+            found.add((name, following))
+    return frozenset(found)
 
 
 def traced(problem: Problem, model: nn.Module) -> TracedModel:
