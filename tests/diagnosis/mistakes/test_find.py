@@ -77,3 +77,21 @@ def test_detectors_are_one_family():
 def test_no_detector_is_left_out():
     written = {path.stem for path in FOLDER.glob("*.py") if "\ndef of_" in path.read_text("utf-8")}
     assert written == {one.__module__.rpartition(".")[2] for one in find.DETECTORS.values()}
+
+
+class OfSparse(nn.Module):
+    """Multiplies sparse rows, as of bags of words."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(30, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(torch.sparse.mm(x, self.layer.weight.T) + self.layer.bias))
+
+
+def test_all_mistakes_are_looked_for_in_sparse_batches():
+    torch.manual_seed(0)
+    x = (torch.rand(32, 30) < 0.2).float()
+    report = eq.checkup(OfSparse, [(x.to_sparse(), x[:, :3].argmax(1))], seeds=1)
+    assert not any("could be looked for" in f.title for f in report.findings)

@@ -1076,3 +1076,43 @@ def test_a_batch_of_one_is_predicted():
     x = torch.rand(1, 256, 2, generator=generator) * 6 - 3
     graph = trace(model, (x, x[..., :1].sin()), lambda m, b: F.mse_loss(m(b[0]), b[1]))
     assert {site.reason for site in of_model(propagate(graph).sites)} == {""}
+
+
+class Attending(nn.Module):
+    """Asks for attention's weights, as PyTorch does by default, and leaves them."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+def test_what_the_loss_does_not_depend_on_is_no_end_of_theory():
+    graph = trace(Attending(), torch.randn(8, 4, 16), lambda m, x: m(x).square().mean())
+    (average,) = (node for node in graph.nodes if node.name == "mean" and node.module)
+    sites = propagate(graph).sites
+    assert average.number not in {site.node for site in sites}
+
+
+class TurnedInPart(nn.Module):
+    """Turns a part of each head's features by the position, as latent attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 32)
+
+    def forward(self, x):
+        own, turned = self.layer(x).view(8, 6, 4, 8).transpose(1, 2).split([4, 4], -1)
+        angles = torch.arange(6.0)[:, None] * torch.tensor([1.0, 0.1])
+        one, other = turned[..., ::2], turned[..., 1::2]
+        first = one * angles.cos() - other * angles.sin()
+        second = one * angles.sin() + other * angles.cos()
+        return torch.cat([own, torch.stack([first, second], -1).flatten(-2)], -1)
+
+
+def test_what_no_rule_knows_is_no_failure_of_a_rule():
+    graph = trace(TurnedInPart(), torch.randn(8, 6, 16), lambda m, x: m(x).square().mean())
+    reasons = [site.reason for site in propagate(graph).sites if site.operation == "cat"]
+    assert reasons == ["the positions of two tensors differ"]

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
-from equipoise.diagnosis.mistakes.sources import DRAWN, depends_on_weights, given_of, tensor
+from equipoise.diagnosis.mistakes.sources import (
+    DRAWN,
+    depends_on_weights,
+    given_of,
+    is_same,
+    tensor,
+)
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
@@ -86,7 +92,7 @@ def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | 
             if given.kind == "parameter" and given.value.numel() > 1:
                 return None
             for place, x in enumerate(known):
-                if x.shape == given.value.shape and torch.equal(x, given.value):
+                if is_same(x, given.value):
                     found[place] = x
     return [*found.values()]
 
@@ -366,7 +372,7 @@ def _places(
 
 
 def _is(given: Given, x: Tensor) -> bool:
-    return given.value.shape == x.shape and torch.equal(given.value, x)
+    return is_same(given.value, x)
 
 
 def _are_alike(first: int, second: int, given: Sequence[Tensor]) -> bool:

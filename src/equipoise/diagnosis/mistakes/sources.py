@@ -154,11 +154,14 @@ def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
 def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     """Whether a tensor was made of the batch's, and not of constants or of their shapes alone."""
     known = tensors(batch)
-    return any(
-        x.shape == given.value.shape and torch.equal(x, given.value)
-        for given in given_of(source, nodes)
-        for x in known
-    )
+    return any(is_same(x, given.value) for given in given_of(source, nodes) for x in known)
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors, which may be sparse, have equal numbers at equal places."""
+    if one is other or one.shape != other.shape:
+        return one is other
+    return torch.equal(*(x if x.layout is torch.strided else x.to_dense() for x in (one, other)))
 
 
 def is_of_data_alone(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:

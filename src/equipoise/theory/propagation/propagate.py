@@ -206,10 +206,12 @@ def propagate(
     finally:
         most_positions.reset(followed)
     attribution = attribute(_vertices(forward, back), back.edges)
-    sites, readings = [], Readings()
+    sites, readings, used = [], Readings(), _used(graph)
     for node in graph.nodes:
         value = forward.values[node.number][0]
         reason = forward.reasons.get(node.number, "")
+        if reason and node.number not in used:
+            continue
         if isinstance(value, Moments) or reason:
             site = _site(
                 node, value, reason, back, attribution, None if graph.edited else readings
@@ -220,6 +222,20 @@ def propagate(
     weights = _weights(graph, forward, back, moved)
     shares = _shares(sites, attribution.branches)
     return Propagation(tuple(sites), tuple(weights), shares, graph)
+
+
+def _used(graph: Graph) -> set[int]:
+    """Numbers of the operations that the loss depends on, or of all if what it is is not known.
+
+    Others are averages of attention's weights that nobody asked for, and checks of arguments.
+    """
+    if graph.result is None:
+        return {node.number for node in graph.nodes}
+    used = {graph.result.node}
+    for node in reversed(graph.nodes):
+        if node.number in used:
+            used.update(one.node for one in node.inputs if isinstance(one, Made))
+    return used
 
 
 def _go_forward(forward: Forward, allowance: float | None) -> None:

@@ -169,6 +169,8 @@ def _index(lead: Moments, value: Moments, places: dict[Atom, Atom]) -> NDArray[n
     index = np.zeros(grid.shape[1], int)
     for atom in value.order:
         (ours,) = (a for a, theirs in places.items() if theirs == atom)
+        if ours not in lead.order:
+            raise LayoutError("the positions of two tensors differ")
         index = index * atom.size + grid[lead.order.index(ours)]
     return index
 
