@@ -411,3 +411,20 @@ def test_copies_that_a_model_makes_of_itself_are_passed_over():
 def test_complex_inputs_are_skipped():
     (record,) = conditioning(nn.Linear(4, 2, dtype=torch.complex64), torch.randn(9, 4) + 0j)
     assert "complex" in record.skipped
+
+
+def test_a_recurrent_layer_is_measured_where_its_state_varies():
+    layer, x = nn.Linear(6, 2, dtype=torch.float64), normal(20, 4)
+
+    def forward(model, batch):
+        state = batch.new_zeros(20, 2)
+        for _ in range(3):
+            state = torch.tanh(model(torch.cat([batch, state], 1)))
+        return state
+
+    (record,) = conditioning(layer, x, forward=forward)
+    with torch.no_grad():
+        first = torch.tanh(layer(torch.cat([x, x.new_zeros(20, 2)], 1)))
+    (second,) = conditioning(layer, torch.cat([x, first], 1))
+    assert record == second
+    assert record.constant_features == 0

@@ -40,6 +40,7 @@ def checked_loss(loss: object) -> Tensor:
     if got or not isinstance(loss, Tensor):
         raise UnfitLossError(
             f"the loss must be a floating-point tensor with one number, got {got}."
+            + (" Return the tensor itself, without .item()." if isinstance(loss, float) else "")
         )
     if loss.numel() != 1:
         raise UnfitLossError(

@@ -48,6 +48,9 @@ _LARGEST = 4096
 # Most numbers of Ĥ in memory at once; in float64, 1 GiB.
 _MOST_ENTRIES = 2**27
 
+# Calls of a layer that are looked at, where inputs of the first are constant.
+_CALLS = 2
+
 
 @named_options
 def conditioning(
@@ -84,8 +87,9 @@ def conditioning(
 
     Returns:
         One record per layer, in order of execution; a layer that runs more than once is
-        measured at its first call. For a convolution, H is the unfolded input, and the worst
-        conditioned of its groups is reported.
+        measured at its first call, or at the second if fewer of its inputs are constant there, as
+        those of recurrent layers are before the first step. For a convolution, H is the unfolded
+        input, and the worst conditioned of its groups is reported.
 
     Raises:
         ValueError: If ``largest`` is less than 2, or ``effort`` is not positive.
@@ -108,6 +112,7 @@ def conditioning(
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
     }
     found: dict[nn.Module, LayerConditioning] = {}
+    calls: dict[nn.Module, int] = {}
     left = effort
 
     def hook(
@@ -116,13 +121,18 @@ def conditioning(
         nonlocal left
         inputs = first_tensor(args, kwargs)
         # A copy that the model makes of itself has its hooks, too.
-        is_watched = module in watched and module not in found
-        if is_watched and inputs is not None and not within_transform():
-            share = None if left is None else left / (len(watched) - len(found))
+        is_watched = module in watched and calls.get(module, 0) < _CALLS
+        before = found.get(module)
+        is_first = before is None or before.constant_features > 0
+        if is_watched and is_first and inputs is not None and not within_transform():
+            calls[module] = calls.get(module, 0) + 1
+            share = None if left is None else left / max(1, len(watched) - len(found))
             rows = rows_of(inputs.detach())
             dense = rows if rows.layout is torch.strided else rows.to_dense()
             one = _measure(watched[module], module, dense, output, largest, share)
-            found[module] = one
+            has_fewer = before is not None and one.constant_features < before.constant_features
+            if before is None or (has_fewer and one.skipped is None):
+                found[module] = one
             if left is not None and share is not None and one.skipped is None:
                 smaller = min(one.rows, one.columns)
                 left -= min(share, _DECOMPOSITION * one.rows * one.columns * smaller)
