@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -165,17 +166,20 @@ def of_branches(propagation: Propagation) -> Iterator[Remedy]:
         yield Remedy((Edit("weights", None, what, factors),))
 
 
-def of_balance(found: Propagation) -> Iterator[Remedy]:
-    """Weights of balanced size, from a textbook's start, too, where sizes are far from 1."""
+def of_balance(found: Propagation, until: float = math.inf) -> Iterator[Remedy]:
+    """Weights of balanced size, from a textbook's start, too, where sizes are far from 1.
+
+    Every sweep predicts anew: after so much processor time of the process, one has to do.
+    """
     assert found.graph is not None
     chain = not _is_normalised(found.graph)
     sizes = _sizes(found, _places(found.graph, heads=True))
     within = _BALANCED_WITHIN if chain else _BALANCED_BEHIND_NORMS
     start = _textbook(found.graph)
     if chain and any(factor == 0.0 for factor in start.values()):
-        yield from _balanced(found.graph, start)
+        yield from _balanced(found.graph, start, until)
     if sizes and (max(sizes.values()) > within or min(sizes.values()) < 1 / within):
-        yield from _balanced(found.graph, {})
+        yield from _balanced(found.graph, {}, until)
 
 
 def of_gains(found: Propagation) -> Iterator[Remedy]:
@@ -207,7 +211,7 @@ def _textbook(graph: Graph) -> dict[str, float]:
     return factors
 
 
-def _balanced(graph: Graph, start: Mapping[str, float]) -> Iterator[Remedy]:
+def _balanced(graph: Graph, start: Mapping[str, float], until: float) -> Iterator[Remedy]:
     r"""Give every layer with weights outputs of predicted mean square 1, the head's at most that.
 
     From the given factors on, layers are scaled together, and predicted again: in a chain without
@@ -218,7 +222,9 @@ def _balanced(graph: Graph, start: Mapping[str, float]) -> Iterator[Remedy]:
     parameters = graph.parameters
     factors = dict.fromkeys(places.values(), 1.0) | dict(start)
     chain = not _is_normalised(graph)
-    for _ in range(_SWEEPS):
+    for sweep in range(_SWEEPS):
+        if sweep and time.process_time() > until:
+            break
         values = {n: parameters[n].detach() * f for n, f in factors.items()}
         sizes = _sizes(propagate(graph.with_parameters(values)), places)
         before = 1.0

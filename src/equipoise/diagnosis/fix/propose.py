@@ -77,7 +77,8 @@ def propose(
             probability = _probability(graph, candidate.remedy, model)
         return Proposal(candidate.remedy, candidate.family, probability)
 
-    singles = [predicted(one) for one in _candidates(found, model, samples, family)]
+    tried = _candidates(found, model, samples, family, started + patience)
+    singles = [predicted(one) for one in tried]
     pairs = [] if family == "norms" else [predicted(one) for one in _pairs(singles)]
     return tuple(_in_turn([*singles, *pairs]))
 
@@ -105,14 +106,14 @@ def promising(proposals: Sequence[Proposal], probability: float) -> Proposal | N
 
 
 def _candidates(
-    found: Propagation | None, model: nn.Module, samples: int, family: str
+    found: Propagation | None, model: nn.Module, samples: int, family: str, until: float
 ) -> Iterator[_Candidate]:
     families: dict[str, Callable[[], Iterator[Remedy]]] = {
         "starts": lambda: candidates.of_starts(model),
         "norms": lambda: candidates.of_norms(model, samples),
         "weights": lambda: itertools.chain(
             candidates.of_biases(model),
-            () if found is None else candidates.of_balance(found),
+            () if found is None else candidates.of_balance(found, until),
             () if found is None else candidates.of_branches(found),
             () if found is None else candidates.of_gains(found),
         ),
