@@ -19,9 +19,9 @@ from equipoise.diagnosis.forgotten import conclude_forgotten
 from equipoise.diagnosis.initialisation.findings import conclude_initialisation
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck
 from equipoise.diagnosis.inputs.adapt import Loss
-from equipoise.diagnosis.mistakes.inputs import OFF
-from equipoise.diagnosis.mistakes.plateaus import ENDLESS
-from equipoise.diagnosis.mistakes.reach import MOST
+from equipoise.diagnosis.mistakes.data.inputs import OFF
+from equipoise.diagnosis.mistakes.training.plateaus import ENDLESS
+from equipoise.diagnosis.mistakes.training.reach import MOST
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.price import free_memory, memory_in_words, plan, prices
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of

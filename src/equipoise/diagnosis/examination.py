@@ -25,7 +25,6 @@ from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
 from equipoise.diagnosis.initialisation.ties import told_by_logits
 from equipoise.diagnosis.mistakes.find import Search
-from equipoise.diagnosis.mistakes.sources import behind_weights
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
@@ -50,6 +49,7 @@ from equipoise.diagnosis.smoothness.measure import (
 )
 from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
+from equipoise.diagnosis.sources import behind_weights
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge, predicted_probability
 from equipoise.diagnosis.trainability.quantities import lack_time

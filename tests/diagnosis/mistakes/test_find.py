@@ -9,7 +9,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes import find
-from equipoise.diagnosis.mistakes.reach import MOST
+from equipoise.diagnosis.mistakes.training.reach import MOST
 
 
 def test_a_later_batch_that_fails_ends_no_checkup():
@@ -71,11 +71,14 @@ def test_detectors_are_one_family():
             for name, member in vars(module).items()
             if isfunction(member) and member.__module__ == module.__name__ and name[0] != "_"
         ] == [detect.__name__]
-        assert (HERE / f"test_{detect.__name__.removeprefix('of_')}.py").exists()
+        room, name = module.__name__.split(".")[-2:]
+        assert (HERE / room / f"test_{name}.py").exists()
 
 
 def test_no_detector_is_left_out():
-    written = {path.stem for path in FOLDER.glob("*.py") if "\ndef of_" in path.read_text("utf-8")}
+    written = {
+        path.stem for path in FOLDER.glob("*/*.py") if "\ndef of_" in path.read_text("utf-8")
+    }
     assert written == {one.__module__.rpartition(".")[2] for one in find.DETECTORS.values()}
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from equipoise.diagnosis.initialisation.record import Initialisation, InitialisationFault
-from equipoise.diagnosis.mistakes.sources import ARRANGING, PRODUCTS
+from equipoise.diagnosis.sources import ARRANGING, PRODUCTS
 from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.forward import recording_gradients

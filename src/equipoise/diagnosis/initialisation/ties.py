@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.symptoms import TOO_LARGE
-from equipoise.diagnosis.mistakes.sources import ARRANGING, PRODUCTS
+from equipoise.diagnosis.sources import ARRANGING, PRODUCTS
 from equipoise.instrument.recording.graph import Given, Graph
 from equipoise.theory.propagation.tensors import mean_square
 

@@ -12,34 +12,34 @@ from functools import partial
 
 from torch import nn
 
-from equipoise.diagnosis.mistakes.adversaries import of_adversaries
-from equipoise.diagnosis.mistakes.aims import of_aims
-from equipoise.diagnosis.mistakes.cancelling import of_cancelling
-from equipoise.diagnosis.mistakes.classes import of_classes
-from equipoise.diagnosis.mistakes.codings import of_codings
-from equipoise.diagnosis.mistakes.draws import of_draws
-from equipoise.diagnosis.mistakes.future import of_future
-from equipoise.diagnosis.mistakes.inputs import of_inputs
-from equipoise.diagnosis.mistakes.latents import of_latents
-from equipoise.diagnosis.mistakes.layers import of_layers
-from equipoise.diagnosis.mistakes.leaks import of_leaks
-from equipoise.diagnosis.mistakes.memory import of_memory
-from equipoise.diagnosis.mistakes.outputs import of_outputs
-from equipoise.diagnosis.mistakes.own_steps import of_own_steps
-from equipoise.diagnosis.mistakes.padding import of_padding
-from equipoise.diagnosis.mistakes.pairing import of_pairing
-from equipoise.diagnosis.mistakes.pairs import of_pairs
-from equipoise.diagnosis.mistakes.past import of_past
-from equipoise.diagnosis.mistakes.plateaus import of_plateaus
-from equipoise.diagnosis.mistakes.policies import of_policies
-from equipoise.diagnosis.mistakes.quantised import of_quantised
-from equipoise.diagnosis.mistakes.ranges import of_ranges
-from equipoise.diagnosis.mistakes.reach import of_reach
-from equipoise.diagnosis.mistakes.samples import of_samples
-from equipoise.diagnosis.mistakes.signs import of_signs
-from equipoise.diagnosis.mistakes.steps import of_steps
-from equipoise.diagnosis.mistakes.targets import of_targets
+from equipoise.diagnosis.mistakes.data.codings import of_codings
+from equipoise.diagnosis.mistakes.data.inputs import of_inputs
+from equipoise.diagnosis.mistakes.data.leaks import of_leaks
+from equipoise.diagnosis.mistakes.data.targets import of_targets
+from equipoise.diagnosis.mistakes.losses.adversaries import of_adversaries
+from equipoise.diagnosis.mistakes.losses.aims import of_aims
+from equipoise.diagnosis.mistakes.losses.latents import of_latents
+from equipoise.diagnosis.mistakes.losses.policies import of_policies
+from equipoise.diagnosis.mistakes.outputs.classes import of_classes
+from equipoise.diagnosis.mistakes.outputs.fit import of_fit
+from equipoise.diagnosis.mistakes.outputs.ranges import of_ranges
+from equipoise.diagnosis.mistakes.samples.mixing import of_mixing
+from equipoise.diagnosis.mistakes.samples.padding import of_padding
+from equipoise.diagnosis.mistakes.samples.pairing import of_pairing
+from equipoise.diagnosis.mistakes.samples.pairs import of_pairs
+from equipoise.diagnosis.mistakes.series.future import of_future
+from equipoise.diagnosis.mistakes.series.memory import of_memory
+from equipoise.diagnosis.mistakes.series.own_steps import of_own_steps
+from equipoise.diagnosis.mistakes.series.past import of_past
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.diagnosis.mistakes.training.cancelling import of_cancelling
+from equipoise.diagnosis.mistakes.training.draws import of_draws
+from equipoise.diagnosis.mistakes.training.layers import of_layers
+from equipoise.diagnosis.mistakes.training.plateaus import of_plateaus
+from equipoise.diagnosis.mistakes.training.quantised import of_quantised
+from equipoise.diagnosis.mistakes.training.reach import of_reach
+from equipoise.diagnosis.mistakes.training.signs import of_signs
+from equipoise.diagnosis.mistakes.training.steps import of_steps
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.refusals import too_little_memory
 from equipoise.instrument.memory import lacks_memory
@@ -49,7 +49,7 @@ from equipoise.records.finding import Finding
 
 # Detectors, by what they look at, in the words of the note for those that fail.
 DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
-    "outputs": of_outputs,
+    "outputs": of_fit,
     "ranges of outputs": of_ranges,
     "axes of classes": of_classes,
     "codings of targets": of_codings,
@@ -75,7 +75,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "inputs that hold the targets": of_leaks,
     "similarities of samples": of_pairs,
     "targets of other samples": of_pairing,
-    "samples that see each other": of_samples,
+    "samples that see each other": of_mixing,
 }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import tensor
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.diagnosis.sources import tensor
 from equipoise.instrument import trees, untouched
 from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.random_states import seeded

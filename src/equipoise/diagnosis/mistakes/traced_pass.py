@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise.diagnosis.mistakes.sources import (
+from equipoise.diagnosis.sources import (
     LIKELIHOODS,
     PRODUCTS,
     is_error,

@@ -33,7 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.sources import PRODUCTS, kinds_behind, kinds_of, tensor
+from equipoise.diagnosis.sources import PRODUCTS, kinds_behind, kinds_of, tensor
 from equipoise.diagnosis.trainability.entrance import leading_to, passages
 from equipoise.diagnosis.trainability.record import Quantities
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node

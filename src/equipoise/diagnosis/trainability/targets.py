@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from equipoise.diagnosis.mistakes.sources import (
+from equipoise.diagnosis.sources import (
     ARRANGING,
     DIFFERENCES,
     LIKELIHOODS,

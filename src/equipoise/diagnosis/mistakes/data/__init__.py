@@ -1,0 +1,1 @@
+"""Inputs and targets, before anything is learnt of them."""

@@ -1,0 +1,1 @@
+"""Losses whose least value is not at right answers."""

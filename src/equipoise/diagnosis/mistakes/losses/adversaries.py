@@ -1,0 +1,93 @@
+"""Generators that a critic's loss trains toward the wrong side."""
+
+from __future__ import annotations
+
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, sign_of
+from equipoise.diagnosis.sources import PRODUCTS, given_of, kinds_of, tensor
+from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.records.finding import Finding
+
+
+def of_adversaries(traced: TracedPass) -> list[Finding]:
+    """Generators whose outputs are made easier to tell from real data.
+
+    A critic is a network that runs on data alone, and on what other weights have made, and whose
+    outputs the loss moves to opposite sides. What it says of generated data moves to the side of
+    real data where the generator learns by it, and to the other where the critic does. Where no
+    run is cut off from the generator, both may be wanted, as of watermarks: that is a note.
+
+    Args:
+        traced: The pass, and what it is one of.
+    """
+    last = [] if traced.graph.has_functions else _last_layers(traced)
+    if len(last) < 2:
+        return []  # functions may turn gradients on purpose
+    runs = [(sign_of(node), *_weights_behind(node, traced)) for node in last]
+    own = min((every for _, _, every in runs), key=len)
+    if not own or not all(own <= learnt for _, learnt, _ in runs):
+        return []
+    real = {sign for sign, _, every in runs if every == own}
+    cut_off = {sign for sign, learnt, every in runs if every > own and learnt == own}
+    attached = {sign for sign, learnt, _ in runs if learnt > own}
+    (side, *others) = real
+    if others or not side or cut_off - {-side} or -side not in attached or 0.0 in attached:
+        return []
+    if cut_off and attached == {-side}:
+        return [
+            Finding(
+                "critical",
+                "The generator learns to be told from real data",
+                "The critic's outputs for what it makes are moved away from those for data by "
+                "both of their losses: the generator helps the critic that it is to mislead.",
+                "Give the generator's loss the label of real data, "
+                "as in bce(critic(fake), ones), or the other sign, as in -critic(fake).mean().",
+            )
+        ]
+    return [
+        Finding(
+            "note",
+            "The critic's loss has a gradient by the generator",
+            "It makes what the generator gives easier to tell from data. That does no harm where "
+            "another optimiser moves the generator, and its gradients are set to zero before "
+            "its own loss.",
+            "critic(fake.detach()) in the critic's loss.",
+        )
+    ]
+
+
+def _last_layers(traced: TracedPass) -> list[Node]:
+    """Products with weights that lead to no other; what they take may be drawn, and no data."""
+    leading, last = set[int](), []
+    for node in reversed(traced.graph.nodes):
+        if node.number not in leading:
+            has_gradient = bool(node.gradients) and node.gradients[0] is not None
+            kinds = [kinds_of(source, traced.kinds) for source in node.inputs]
+            if node.name not in PRODUCTS or not has_gradient or {"parameter"} not in kinds:
+                continue
+            last.append(node)
+        leading |= {one.node for one in node.inputs if isinstance(one, Made)}
+    return last
+
+
+def _weights_behind(node: Node, traced: TracedPass) -> tuple[frozenset[str], frozenset[str]]:
+    """Trained parameters by which an operation has a gradient, and all that it was made of."""
+    nodes = traced.nodes
+    found, seen, left = set[str](), set[int](), [node]
+    while left:
+        for source in left.pop().inputs:
+            if isinstance(source, Made) and source.node in seen:
+                continue
+            if not tensor(source, nodes).requires_grad:
+                continue
+            if isinstance(source, Given):
+                if source.kind == "parameter":
+                    found.add(source.name)
+            else:
+                seen.add(source.node)
+                left.append(nodes[source.node])
+    every = {
+        given.name
+        for given in given_of(Made(node.number, 0), nodes)
+        if given.kind == "parameter" and given.value.requires_grad
+    }
+    return frozenset(found), frozenset(every)

@@ -1,0 +1,321 @@
+"""Losses of policies with parts of the wrong sign."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign, place_of, sign_of
+from equipoise.diagnosis.sources import (
+    ARRANGING,
+    PRODUCTS,
+    depends_on_weights,
+    is_of_data_alone,
+    kinds_of,
+    origin_of,
+    tensor,
+)
+from equipoise.instrument.batches import fields
+from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.records.finding import Finding
+
+# Signs of the loss's derivative by the smaller, or larger, of two objectives that are no use.
+_TURNED = {"minimum": 1.0, "maximum": -1.0}
+# What is to be made large or small, by its name.
+_WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
+# From which correlation weights of probabilities are advantages.
+_RELATED = 0.5
+# Operations that take the least of several numbers of a row.
+_LEAST = {"min", "amin"}
+# By which probabilities do not sum to 1.
+_ROUNDING = 1e-3
+
+
+def of_policies(traced: TracedPass) -> list[Finding]:
+    """A policy's loss that makes actions rarer that are better than expected, or sure too soon.
+
+    The sign of numbers that weigh probabilities is known where PPO clips their ratio, as the
+    worse of two objectives is to count, and where the batch, or the loss that unpacks it, calls
+    them advantages, returns or rewards, or costs; so is that of rewards in targets of values.
+
+    Args:
+        traced: The pass, and what it is one of.
+    """
+    named = _named(traced)
+    for node in traced.after_layers:
+        # The larger of two losses is to count, or the smaller of two gains.
+        if sign_of(node) == _TURNED.get(node.name) and _are_surrogates(node, traced):
+            word, turns = ("smaller", "grows") if node.name == "minimum" else ("larger", "falls")
+            return [
+                _turned(
+                    f"The loss {turns} with the {word} of ratio × advantage and its clipped form"
+                    f"{place_of(node)}, which bounds losses where it is to bound gains."
+                )
+            ]
+        weighed = _weighed(node, traced, of_both_signs=False) if named else None
+        if weighed is None:
+            continue
+        sign = sign_of(node) * _sign_of_probability(weighed[0], traced)
+        for name, (gain, value) in named.items():
+            if gain < 0 and not bool((weighed[1] < 0).any()):
+                continue  # classes, too, are weighed by what it costs to miss them
+            if sign * gain * _correlation(weighed[1].double().flatten(), value) > _RELATED:
+                turns = "grows" if gain > 0 else "falls"
+                return [
+                    _turned(f"The loss {turns} with the probability of actions times {name!r}.")
+                ]
+    return _turned_entropy(traced) or _learnt_advantages(traced) or _turned_values(traced, named)
+
+
+def _learnt_advantages(traced: TracedPass) -> list[Finding]:
+    """Log-probabilities that are weighed by what came, less a value that learns by that, too."""
+    nodes = traced.nodes
+    for node in traced.after_layers:
+        if node.name != "mul" or len(node.inputs) != 2:
+            continue
+        for made, other in (node.inputs, node.inputs[::-1]):
+            origin = origin_of(other, nodes)
+            if not isinstance(made, Made) or origin is None or origin.name != "sub":
+                continue
+            if not tensor(other, nodes).requires_grad or len(origin.inputs) != 2:
+                continue
+            came, _ = origin.inputs
+            is_picked = _sign_of_probability(made, traced) and depends_on_weights(made, nodes)
+            if is_picked and is_of_data_alone(traced.batch, came, nodes):
+                return [
+                    Finding(
+                        "critical",
+                        "Advantages have a gradient",
+                        f"mul{place_of(node)} weighs logarithms of probabilities by what came "
+                        "less a value, and the value learns by that: it goes where the loss "
+                        "falls without bound.",
+                        "advantage = (returns - value).detach()",
+                    )
+                ]
+    return []
+
+
+def _turned_values(traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]) -> list[Finding]:
+    """Values whose targets fall with what is called a reward, beside values of what follows.
+
+    Where the least of these is taken, values are costs, and are to be.
+    """
+    for _, target in traced.compared:
+        if isinstance(target, Given) or "parameter" not in kinds_of(target, traced.kinds):
+            continue
+        signs = dict[str, set[float]]()
+        names = set[str]()
+        left: list[tuple[Made | Given, float]] = [(target, 1.0)]
+        while left:
+            source, sign = left.pop()
+            if isinstance(source, Given):
+                for name, (gain, value) in named.items():
+                    if gain > 0 and torch.equal(source.value.detach().double().flatten(), value):
+                        signs.setdefault(name, set()).add(sign)
+                continue
+            node = traced.nodes[source.node]
+            names.add(node.name)
+            left += _terms(node, sign, traced)
+        turned = [name for name, found in signs.items() if found == {-1.0}]
+        if turned and not names & _LEAST:
+            return [
+                Finding(
+                    "critical",
+                    "Values learn the reward with its sign turned",
+                    f"Their targets fall with {turned[0]!r}, and hold the best of the values that "
+                    "follow: what is good is learnt as bad.",
+                    "target = reward + discount * following; of costs, take the least of the "
+                    "values that follow.",
+                )
+            ]
+    return []
+
+
+def _terms(node: Node, sign: float, traced: TracedPass) -> list[tuple[Made | Given, float]]:
+    """What a sum, a multiple or a choice is made of, with the sign that each counts with."""
+    if node.name in {"add", "sub", "rsub"}:
+        signs = {"add": (1.0, 1.0), "sub": (1.0, -1.0), "rsub": (-1.0, 1.0)}[node.name]
+        return [
+            (one, sign * by)
+            for one, by in zip(node.arguments[:2], signs, strict=False)
+            if isinstance(one, Made | Given)
+        ]
+    if node.name in {"mul", "div"}:
+        found = []
+        for one, other in (node.arguments[:2], node.arguments[1::-1]):
+            if isinstance(one, Made | Given):
+                numbers = tensor(other, traced.nodes) if isinstance(other, Made | Given) else other
+                by = one_sign(torch.as_tensor(numbers, dtype=torch.float64))
+                found += [(one, sign * by)] if by else []
+        return found
+    if node.name in {*ARRANGING, *_LEAST, "neg", "max", "amax", "maximum", "minimum"}:
+        by = -sign if node.name == "neg" else sign
+        return [(one, by) for one in node.inputs]
+    return []
+
+
+def _turned(detail: str) -> Finding:
+    return Finding(
+        "critical",
+        "The policy's loss has its sign turned",
+        f"{detail} Actions that are better than expected become rarer.",
+        "loss = -(log_probability * advantage).mean(), and of PPO "
+        "-torch.min(ratio * advantage, clipped * advantage).mean()",
+    )
+
+
+def _turned_entropy(traced: TracedPass) -> list[Finding]:
+    """An entropy that the loss grows with, of the very law whose draws gains and losses weigh."""
+    nodes = traced.nodes
+    for node in traced.after_layers:
+        if node.name != "mul" or len(node.inputs) != 2 or sign_of(node) >= 0:
+            continue
+        values = [tensor(one, nodes).detach() for one in node.inputs]
+        for logarithms, shares in (values, values[::-1]):
+            if _is_law(logarithms, shares) and _is_drawn_from(logarithms, traced):
+                return [
+                    Finding(
+                        "warning",
+                        "The entropy of the policy counts with the wrong sign",
+                        f"The loss grows with it{place_of(node)}: actions become sure before "
+                        "others were tried.",
+                        "loss = policy_loss - coefficient * entropy",
+                    )
+                ]
+    return []
+
+
+def _is_law(logarithms: Tensor, shares: Tensor) -> bool:
+    """Whether these are logarithms of probabilities, and the probabilities, row by row."""
+    if logarithms.shape != shares.shape or shares.ndim < 2 or not shares.is_floating_point():
+        return False
+    sums = shares.sum(-1)
+    return bool(
+        ((sums - 1).abs() < _ROUNDING).all()
+        and ((logarithms.exp() - shares).abs() < _ROUNDING).all()
+    )
+
+
+def _is_drawn_from(logarithms: Tensor, traced: TracedPass) -> bool:
+    """Whether numbers of both signs weigh what was picked from these logarithms."""
+    nodes = traced.nodes
+    behind = set[int]()
+    for node in traced.after_layers:
+        made = [one for one in node.inputs if isinstance(one, Made)]
+        if node.name in ("gather", "index") and made:
+            values = tensor(made[0], nodes).detach()
+            if values.shape == logarithms.shape and torch.allclose(
+                values, logarithms, atol=_ROUNDING
+            ):
+                behind.add(node.number)
+        elif any(one.node in behind for one in made):
+            if _weighed(node, traced) is not None:
+                return True
+            behind.add(node.number)
+    return False
+
+
+def _named(traced: TracedPass) -> dict[str, tuple[float, Tensor]]:
+    """Numbers of the batch that are to be made large, 1, or small, -1, by their names."""
+    named = fields(traced.batch)
+    if named is None and isinstance(traced.batch, tuple | list):
+        named = dict(zip(_unpacked(traced.loss_fn, len(traced.batch)), traced.batch, strict=False))
+    found = {}
+    for name, value in (named or {}).items():
+        signs = [sign for word, sign in _WORDS.items() if word in str(name).lower()]
+        if isinstance(value, Tensor) and value.is_floating_point() and len(signs) == 1:
+            found[str(name)] = signs[0], value.detach().double().flatten()
+    return found
+
+
+def _unpacked(loss_fn: object, count: int) -> list[str]:
+    """Names that a function of (model, batch) gives the parts of the batch, in one assignment.
+
+    It may be wrapped, as by what reduces its losses or hands it copies.
+    """
+    code: Any = getattr(loss_fn, "__code__", None)
+    steps = [] if code is None or code.co_argcount < 2 else list(dis.get_instructions(code))
+    for place, step in enumerate(steps[1:], 1):
+        is_batch = steps[place - 1].argval == code.co_varnames[1]
+        if step.opname == "UNPACK_SEQUENCE" and step.arg == count and is_batch:
+            stored = [one.argval for one in steps[place + 1 :]]
+            names = [n for one in stored for n in (one if isinstance(one, tuple) else (one,))]
+            return [str(name) for name in names[:count]]
+    inside = [cell.cell_contents for cell in getattr(loss_fn, "__closure__", None) or ()]
+    for one in (getattr(loss_fn, "of", None), *inside):
+        if callable(one) and (found := _unpacked(one, count)):
+            return found
+    return []
+
+
+def _sign_of_probability(made: Made, traced: TracedPass) -> float:
+    """Whether numbers grow with the probability of what was done, 1, or fall, -1; 0 if unknown."""
+    sign, node = 1.0, origin_of(made, traced.nodes)
+    while node is not None and node.name in {"neg", "exp", "sum"}:
+        sign *= -1.0 if node.name == "neg" else 1.0
+        node = origin_of(node.inputs[0], traced.nodes)
+    name = "" if node is None else node.name
+    # PyTorch's normal distribution subtracts the logarithm of its deviation, and a constant.
+    return sign * {"gather": 1.0, "index": 1.0, "sub": 1.0, "nll_loss_forward": -1.0}.get(
+        name, 0.0
+    )
+
+
+def _weighed(
+    node: Node, traced: TracedPass, *, of_both_signs: bool = True
+) -> tuple[Made, Tensor] | None:
+    """What is multiplied by numbers without a gradient, and these numbers."""
+    nodes = traced.nodes
+    if node.name != "mul" or len(node.inputs) != 2:
+        return None
+    first, second = node.inputs
+    for made, other in ((first, second), (second, first)):
+        origin = origin_of(made, nodes)
+        if not isinstance(made, Made) or origin is None or origin.name in PRODUCTS:
+            continue
+        if not depends_on_weights(made, nodes) or tensor(other, nodes).requires_grad:
+            continue
+        weights = tensor(other, nodes).detach()
+        has_both = bool((weights > 0).any() and (weights < 0).any())
+        if weights.is_floating_point() and (has_both or not of_both_signs):
+            return made, weights
+    return None
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape or len(one) < 2:
+        return 0.0
+    first, second = one - one.mean(), other - other.mean()
+    size = float(first.norm() * second.norm())
+    return float(first @ second) / size if size > 0 else 0.0
+
+
+def _are_surrogates(node: Node, traced: TracedPass) -> bool:
+    """Whether a ratio and its clipped form are compared, both times the same numbers."""
+    nodes = traced.nodes
+    weighed = []
+    for one in node.inputs:
+        made = origin_of(one, nodes)
+        while made is not None and made.name == "neg":
+            made = origin_of(made.inputs[0], nodes)
+        found = None if made is None else _weighed(made, traced)
+        if found is None:
+            return False
+        weighed.append((origin_of(found[0], nodes), found[1]))
+    if len(weighed) != 2:
+        return False
+    (first, advantages), (second, same) = weighed
+    return torch.equal(advantages, same) and (_clips(first, second) or _clips(second, first))
+
+
+def _clips(clipped: Node | None, ratio: Node | None) -> bool:
+    return (
+        clipped is not None
+        and ratio is not None
+        and clipped.name == "clamp"
+        and any(isinstance(one, Made) and one.node == ratio.number for one in clipped.inputs)
+    )

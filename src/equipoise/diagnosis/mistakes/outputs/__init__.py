@@ -1,0 +1,1 @@
+"""Outputs that do not fit the operations of a loss."""

@@ -1,0 +1,1 @@
+"""Samples, their padding and their targets, and who sees which."""

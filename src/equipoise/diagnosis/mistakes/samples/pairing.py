@@ -1,0 +1,179 @@
+"""Losses that compare what a model gives for one sample with the targets of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.repeated import with_other_data
+from equipoise.diagnosis.mistakes.samples.relations import holds_pairs
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
+from equipoise.diagnosis.sources import (
+    CTC,
+    LIKELIHOODS,
+    before_expanding,
+    given_of,
+    is_error,
+    is_of_data_alone,
+    tensor,
+)
+from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument.batches import mapped, tensors
+from equipoise.instrument.memory import pass_on_lack_of_memory
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
+from equipoise.records.finding import Finding
+
+# Of fewer samples, outputs may change beside their targets by chance, and of more not rather.
+_SAMPLES, _ENOUGH = 6, 16
+# Which samples are replaced, and the share of the places of either that outputs and targets change
+# at together, at most, where targets are those of others; else it is all of them.
+_EVERY, _MOST = 4, 0.5
+_ERRORS = {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
+# What may put samples into another order, or their axis into another place.
+_MOVING = {"transpose", "permute", "t", "index", "index_select", "gather", "roll", "flip"}
+_SORTING = {"sort", "topk", "argsort"}
+
+
+def of_pairing(traced: TracedPass) -> list[Finding]:
+    """Outputs of one sample that meet targets of others.
+
+    As of time-major outputs that are flattened beside targets with samples first, axes that CTC
+    takes for each other, and targets that alone were shuffled. Every fourth sample is replaced by
+    another throughout the batch, and outputs are to change where targets do. Nothing is said
+    where nothing is moved on the way, where outputs are sorted, as of distributions that are
+    compared, and of graphs.
+
+    Args:
+        traced: The pass on a batch whose first axes are those of samples. Some of them are traced
+            twice more, in evaluation.
+    """
+    given = [x for x in tensors(traced.batch) if x.ndim]
+    samples = len(given[0]) if given else 0
+    if samples < _SAMPLES or not any(_moves(node, traced.nodes) for node in traced.graph.nodes):
+        return []
+    if any(node.name in _SORTING for node in traced.after_layers):
+        return []
+    if holds_pairs(traced, given, samples):
+        return []
+    batch = traced.batch
+    if samples > _ENOUGH and all(len(x) == samples for x in given):
+        samples, batch = _ENOUGH, mapped(lambda x: x[:_ENOUGH] if x.ndim else x, batch)
+    return replace(traced, batch=batch).afterwards(partial(_by_replacing, samples))
+
+
+def _by_replacing(samples: int, traced: TracedPass) -> list[Finding]:
+    replaced = torch.arange(1, samples, _EVERY)
+
+    def exchange(x: Tensor) -> Tensor:
+        if not x.ndim or len(x) != samples:
+            return x
+        found = x.clone()
+        found[replaced] = x[(replaced + samples // 2) % samples]
+        return found
+
+    try:
+        passes = with_other_data(traced, mapped(exchange, traced.batch), evaluation=True)
+    except Exception as error:  # one that does not run in evaluation, as without targets
+        pass_on_lack_of_memory(error)
+        return []
+    if passes is None:
+        return []
+    evaluated = replace(traced, graph=passes[0])
+    shares: dict[frozenset[int], list[tuple[Node, float | None]]] = {}
+    for node, output, target in _compared(evaluated):
+        layers = _layers_behind(output, evaluated)
+        shares.setdefault(layers, []).append((node, _share(node, output, target, *passes)))
+    for found in shares.values():
+        # Of a mixture of samples, one comparison of its outputs is with the targets of others.
+        if all(share is not None and share <= _MOST for _, share in found):
+            return [_finding(found[0][0], evaluated)]
+    return []
+
+
+def _layers_behind(output: Made, traced: TracedPass) -> frozenset[int]:
+    """The last layers that have made an output."""
+    behind = leading_to(traced.graph, output.node)
+    return frozenset(node.number for node in traced.last_layers if node.number in behind)
+
+
+def _finding(node: Node, traced: TracedPass) -> Finding:
+    shapes = [list(tensor(one, traced.nodes).shape) for one in node.inputs[:2]]
+    return Finding(
+        "critical",
+        "Outputs meet the targets of other samples",
+        f"{node.name.strip('_')}{place_of(node)} compares {shapes[0]} with {shapes[1]}. Where "
+        "samples of the batch are replaced, outputs change at other places than targets.",
+        "Bring both into one order before axes are joined: outputs.transpose(0, 1) where time "
+        "comes first. CTC takes [steps, samples, classes]. Shuffle inputs and targets together.",
+    )
+
+
+def _moves(node: Node, nodes: Mapping[int, Node]) -> bool:
+    """Whether it moves the first axis of data, or what lies along it."""
+    if node.name not in _MOVING or not node.inputs:
+        return False
+    source = node.inputs[0]
+    if not any(one.kind == "data" for one in given_of(source, nodes)):
+        return False
+    axes = tensor(source, nodes).ndim
+    if node.name == "transpose":
+        return 0 in (axis % axes for axis in node.arguments[1:3])
+    if node.name == "permute":
+        return bool(node.arguments[1][0] % axes)
+    return node.name != "t" or axes == 2
+
+
+def _compared(traced: TracedPass) -> Iterator[tuple[Node, Made, Made | Given]]:
+    nodes = traced.nodes
+    for node in traced.after_layers:
+        if len(node.inputs) < 2:
+            continue
+        if node.name in {*LIKELIHOODS, *_ERRORS, *CTC} or is_error(node, nodes):
+            for output, target in (node.inputs[:2], node.inputs[1::-1]):
+                if not isinstance(output, Made) or not tensor(output, nodes).requires_grad:
+                    continue
+                if is_of_data_alone(traced.batch, target, nodes):
+                    yield node, output, target
+
+
+def _share(
+    node: Node,
+    output: Made,
+    target: Made | Given,
+    before: Graph,
+    after: Graph,
+) -> float | None:
+    """Where outputs and targets change together: of either's places, the larger part.
+
+    Outputs may stay where targets change, as of one code for all samples, and still be theirs.
+
+    Returns:
+        None if that tells nothing.
+    """
+    nodes = dict(enumerate(before.nodes))
+
+    def change(place: int) -> Tensor:
+        one, other = (
+            tensor(graph.nodes[node.number].inputs[place], dict(enumerate(graph.nodes)))
+            for graph in (before, after)
+        )
+        return one.detach() != other.detach()
+
+    if any(source != before_expanding(source, nodes) for source in node.inputs[:2]):
+        return None  # each with every other
+    sides = {source: place for place, source in enumerate(node.inputs[:2])}
+    moved, wanted = change(sides[output]), change(sides[target])
+    if node.name in CTC:
+        if wanted.ndim != 2 or len(wanted) != moved.shape[1]:
+            return None
+        moved = moved.any(2)
+        wanted = wanted.any(1).expand_as(moved)
+    elif node.name in LIKELIHOODS and moved.ndim > 1:
+        moved = moved.any(1)
+    if moved.shape != wanted.shape or not bool(wanted.any()) or not bool(moved.any()):
+        return None
+    return max(float(moved[wanted].double().mean()), float(wanted[moved].double().mean()))

@@ -1,0 +1,1 @@
+"""Sequences: what models see of them, and what they are to predict."""

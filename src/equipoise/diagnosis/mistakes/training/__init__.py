@@ -1,0 +1,1 @@
+"""Layers and gradients that hold training up."""
