@@ -357,3 +357,60 @@ def test_of_heads_that_theory_does_not_reach_it_says_nothing():
     assert found.predicted is not None
     assert (found.predicted.vanishing, found.predicted.size) == (0, 0)
     assert found.measured.vanishing > 0
+
+
+def squared_error(model, batch):
+    return F.mse_loss(model(batch[0]), batch[1])
+
+
+class Flow(nn.Module):
+    """Steps of a differential equation, small beside the state that they change."""
+
+    def __init__(self, steps=12, *, keeps_all=False):
+        super().__init__()
+        self.slope = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2))
+        self.steps, self.keeps_all = steps, keeps_all
+
+    def forward(self, x):
+        states = [x]
+        for _ in range(self.steps):
+            states.append(states[-1] + 0.01 * self.slope(states[-1]))
+        return torch.stack(states[1:], 1) if self.keeps_all else states[-1]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_the_last_step_of_a_stream_is_no_output(keeps_all, source):
+    """Its own gradient is a hundredth of the state's, by which nothing has exploded."""
+    torch.manual_seed(0)
+    x = torch.randn(32, 2)
+    target = torch.randn(32, 2)
+    if keeps_all:  # one for all steps, so that their gradients are equal
+        target = target[:, None].expand(-1, 12, -1)
+    found = propagate(trace(Flow(keeps_all=keeps_all), (x, target), squared_error))
+    # Squared, a sum of twelve equal gradients is twelve times their sum of squares.
+    most = math.log(12) if keeps_all else 0.0
+    assert of(found, "explosion", source) == pytest.approx(most, abs=0.6)
+    assert of(found, "vanishing", source) == pytest.approx(0.0, abs=0.6)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_chain_beside_a_skip_from_the_input_is_no_stream(source):
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            wide = [nn.Linear(32, 32) for _ in range(6)]
+            for one in wide:
+                nn.init.normal_(one.weight, 0.0, 2 / math.sqrt(32))
+            self.chain = nn.Sequential(nn.Linear(2, 32), *wide, nn.Linear(32, 2))
+
+        def forward(self, x):
+            return x + self.chain(x)
+
+    torch.manual_seed(0)
+    batch = torch.randn(32, 2), torch.randn(32, 2)
+    beside = propagate(trace(Beside(), batch, squared_error))
+    torch.manual_seed(0)
+    alone = propagate(trace(Beside().chain, batch, squared_error))
+    explosions = [of(found, "explosion", source) for found in (beside, alone)]
+    assert explosions[0] == pytest.approx(explosions[1], abs=0.3)

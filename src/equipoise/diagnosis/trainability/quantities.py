@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -86,7 +87,7 @@ def quantities(found: Propagation, batch_size: int, source: Source) -> Quantitie
             )
         return tables
     heads = [place for place in ends[:_MOST_HEADS] if _taken(everything[place]) > 0]
-    others = (everything[place] for place in heads if everything[place] is not sites[-1])
+    others = (everything[place] for place in heads if place != _main(everything, ends))
     # Each head may forget its input, or begin with numbers that are too large.
     outputs = [_of_outputs(found, sites[-1], source)]
     outputs += [_of_outputs(found, site, source) for site in others if _is_known(site, source)]
@@ -204,11 +205,42 @@ def _leading_to_the_output(
 ) -> list[Site]:
     if not ends:
         return []
-    end = max(ends, key=lambda place: _taken(sites[place]))
-    if len(ends) == 1 or found.graph is None:
+    end = _main(sites, ends)
+    if found.graph is None:
         return list(sites[: end + 1])
+    if len(ends) == 1:
+        place = _stream(found.graph, sites, end)
+        return [*sites[:place], sites[place] if place == end else _begun_anew(sites[place])]
     own = leading_to(found.graph, sites[end].node)
     return [site for site in sites[: end + 1] if site.node in own]
+
+
+def _stream(graph: Graph, sites: Sequence[Site], end: int) -> int:
+    """The place of what a last layer is added to, if that is a stream: its own output is a branch.
+
+    So end differential equations, whose steps are small beside their state, and residual networks
+    without a head. A skip from the input alone is no stream: beside it the model is a chain.
+    """
+    behind = {sites[end].node}
+    for node in graph.nodes[sites[end].node + 1 :]:
+        if any(isinstance(one, Made) and one.node in behind for one in node.inputs):
+            behind.add(node.number)
+    last = max(place for place, site in enumerate(sites) if site.node in behind)
+    passed = passages(graph, sites[last].node)
+    if sites[end].node in passed or not any(site.node in passed for site in sites[:end]):
+        return end
+    joined = (place for place in range(end + 1, last + 1) if sites[place].node in passed)
+    place = next(joined, end)
+    is_known = sites[place].gradient is not None and sites[place].measured_gradient is not None
+    return place if is_known else end
+
+
+def _begun_anew(site: Site) -> Site:
+    """With what was measured in the place of moments that theory does not reach."""
+    if site.second_moment is not None:
+        return site
+    moment, correlation = site.measured_second_moment, site.measured_correlation
+    return replace(site, second_moment=moment, correlation=correlation)
 
 
 def _ends(found: Propagation, sites: Sequence[Site]) -> list[int]:
@@ -223,6 +255,11 @@ def _ends(found: Propagation, sites: Sequence[Site]) -> list[int]:
             ends.append(place)
             behind |= leading_to(found.graph, sites[place].node, known=behind)
     return ends
+
+
+def _main(sites: Sequence[Site], ends: Sequence[int]) -> int:
+    """The place of the output that takes most of the loss's gradient."""
+    return max(ends, key=lambda place: _taken(sites[place]))
 
 
 def _taken(site: Site) -> float:
