@@ -5,7 +5,8 @@ All but the last are 0 where nothing is wrong, and are cut off where more makes 
 - Explosion and vanishing: growth :math:`\log(S_1/S_L)` of the scale-free gradient
   :math:`S = \|\partial\mathcal L/\partial x\|^2\,E x^2` from the output back to the input. Two
   inputs whose difference is small are driven apart by that factor: where it is large, similar
-  inputs have unlike outputs, and no gradient of one helps another. :math:`S_1` is the largest up
+  inputs have unlike outputs, and no gradient of one helps another. :math:`S_L` is that of the last
+  layer with weights, or of the stream that it is added to. :math:`S_1` is the largest up
   to the first operation that every path from the batch passes: queries of a first layer of
   attention, beside which the stream goes on, have little gradient and tell nothing of the input.
 - Collapse: :math:`-\log_{10}(1 - c)`, where c is the correlation between two samples at the
