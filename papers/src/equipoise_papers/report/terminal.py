@@ -95,21 +95,19 @@ def show_report(result: PublishedReport, console: Console) -> None:
 
 def show_status(status: SweepStatus, console: Console) -> None:
     """Print how many cells of each experiment are finished, and how long the rest will take."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
     for name in ("experiment", "scale"):
         table.add_column(name, no_wrap=True)
-    for name in ("finished", "failed", "missing"):
+    for name in ("finished", "failed", "missing", "time\nspent", "left, one\nworker"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("time spent", "time left, one worker"):
-        table.add_column(name, justify="right")
     for row in status.rows:
         table.add_row(
             row.experiment,
             row.scale,
-            f"{row.finished} of {row.cells}",
+            f"{row.finished}/{row.cells}",
             str(row.failed),
             str(row.missing),
-            duration(row.seconds),
+            _short(row.seconds),
             _left(row),
         )
     console.print(table)
@@ -130,7 +128,11 @@ def show_gathered(gathered: Gathered, console: Console) -> None:
 def _left(row: SweepProgress) -> str:
     if row.left is None:
         return "?"
-    return duration(row.left.value) if row.finished < row.cells else "–"
+    return _short(row.left.value) if row.finished < row.cells else "–"
+
+
+def _short(seconds: float) -> str:
+    return duration(seconds).replace("less than ", "< ")  # so that rows fit in 80 columns
 
 
 def _remarks(panel: Reproduction) -> list[str]:
