@@ -71,10 +71,10 @@ def add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--loss",
         default="auto",
-        help="auto, cross-entropy, mse, or file.py:name of a function of (model, batch) or of "
-        "(output, target)",
+        help="auto, cross-entropy, mse, or a function of (model, batch) or of (output, target), "
+        "as file.py:name or torch.nn:functional.l1_loss (default: auto)",
     )
-    parser.add_argument("--device", default="cpu", help="such as cpu, cuda, mps")
+    parser.add_argument("--device", default="cpu", help="such as cuda, mps (default: cpu)")
 
 
 def add_forms(parser: ArgumentParser) -> None:

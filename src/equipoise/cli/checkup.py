@@ -80,7 +80,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--hessian",
         action="store_true",
-        help="and to those of the Hessian of one unit of every layer; takes long",
+        help="as --preconditioning, and what it would do to the condition numbers of the Hessian "
+        "of one unit of every layer; takes long",
     )
     add_forms(parser)
     parser.add_argument(

@@ -86,7 +86,7 @@ def predict(subject: Any, given: Any = None, /, **options: Any) -> Any:
         ('normalisers', 1.64)
 
     References:
-        [yang2019], Theorem 9 for the rate; docs/propagation.md for models.
+        [yang2019], Theorems 7 and 8 for the rate; docs/propagation.md for models.
     """
     named = isinstance(subject, str | Setting | Activation)
     if named or isinstance(given, Number) or (given is None and not _brings_data(subject)):

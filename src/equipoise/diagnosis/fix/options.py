@@ -39,6 +39,10 @@ class FixOptions:
 
     Raises:
         ValueError: If an option is out of range.
+
+    Examples:
+        >>> FixOptions("norms", budget=300).arms is None  # as many as five minutes hold
+        True
     """
 
     family: str = "all"

@@ -42,8 +42,9 @@ _FAULTS = ("missed", "mis-scaled", "fan mode", "residual scaling", "shifted", "r
 def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation:
     r"""Compare the weights of a fresh model with what its initialiser promises.
 
-    Variances are compared in units of their sampling error, at a level at which a thousand
-    healthy models give about one false alarm.
+    Variances are compared in units of their sampling error, which for n numbers of kurtosis κ is
+    :math:`\sqrt{(\kappa - 1)/n}` of the variance, at a level at which a thousand healthy models
+    give about one false alarm.
 
     Args:
         model: A model before training, or one that was just loaded; it is left untouched.

@@ -34,7 +34,7 @@ def trainability(
     seed: int = 0,
     depth: bool = True,
 ) -> Trainability:
-    """How probably a model trains, from theory and one traced pass.
+    r"""How probably a model trains, from theory and one traced pass.
 
     Args:
         model: A module, which is not changed; a function or class that makes one; or a Hugging
@@ -52,8 +52,10 @@ def trainability(
             several predictions.
 
     Returns:
-        A probability with its interval, the reason, and what it rests on. What "trains" means,
-        and how often the answer was right, is in docs/trainability.md.
+        A probability P with its interval, the reason, and what it rests on:
+        :math:`\log P / (1 - P) = a - \sum_i b_i x_i` of nine quantities :math:`x_i`, predicted
+        and measured. What they are, what "trains" means, and how often the answer was right, is
+        in docs/trainability.md.
 
     Raises:
         ValueError: If model, loss and data do not fit together, no operation of the model has a

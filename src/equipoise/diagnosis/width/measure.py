@@ -70,10 +70,10 @@ def coordinate_check(
         data: A name, or anything that :func:`equipoise.checkup` takes.
         widths: Two or more; four times between the smallest and the largest tell exponents apart.
         optimizer: ``optimizer(model)`` returns the optimiser, with the rates to be checked; any
-            that steps without a closure.
+            that steps without a closure. By default Adam at PyTorch's own rate.
         steps: Steps at every width.
         seeds: Initialisations of every width.
-        loss_fn: ``loss_fn(model, batch)``; chosen by the targets if omitted.
+        loss_fn: ``loss_fn(model, batch)``; by default as in :func:`equipoise.checkup`.
         batch_size: Samples in the batch, where the data do not fix it.
         device: Where the model runs; by default where a module is.
         seed: Of the batch and the first initialisation; the others follow.
