@@ -26,7 +26,7 @@ def test_without_a_race_the_code_is_that_of_the_verified_remedy():
 def test_what_theory_expects_more_of_is_shown_instead():
     proposal = Proposal(Remedy.named("norm=layer"), "norms", 0.97, ("model = changed(model)",))
     shown = dataclasses.replace(deep_checkup(), fix=None, proposal=proposal)
-    promise = "# layer norm instead of every norm: it then trains with a probability of 97 %"
+    promise = "# layer norm instead of every norm:\n# it then trains with a probability of 97 %"
     assert f"{promise}\nmodel = changed(model)" in markdown(shown)
     assert "norm.bias" not in markdown(shown)
     long = dataclasses.replace(proposal, code=("model.get_parameter(name)",) * 40)

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from equipoise.records import Estimate
 from equipoise.report.checkup.terminal.overview import log_bars, print_checkup, sparkline
+from equipoise.report.checkup.words.first_screen import remedy_as_code
 from support.console import printed
 from support.report_examples import HOSTILE_NAMES
 
@@ -27,6 +28,12 @@ class TestFirstScreen:
         raceless = printed(print_checkup, dataclasses.replace(deep, fix=None))
         assert "torch.nn.init.constant_(norm.bias" in raceless
         assert "--full" in text
+
+    def test_code_is_not_folded(self, deep):
+        raceless = dataclasses.replace(deep, fix=None)
+        lines = [line.strip() for line in printed(print_checkup, raceless).splitlines()]
+        for line in remedy_as_code(raceless).splitlines():
+            assert line.strip() in lines
 
     def test_what_was_asked_for_follows(self, deep):
         assert "What to change" in printed(print_checkup, deep)

@@ -55,7 +55,8 @@ def remedy_as_code(checkup: Checkup) -> str:
 
 
 def _promise(change: str, probability: float) -> str:
-    return f"# {change}: it then trains with a probability of {wording.percent(probability)}"
+    # Two lines, as a terminal of 80 columns would fold one, and the rest would be no comment.
+    return f"# {change}:\n# it then trains with a probability of {wording.percent(probability)}"
 
 
 def change_as_code(checkup: Checkup) -> str:
