@@ -78,6 +78,6 @@ def _depths(axes: Axes, found: Sequence[DepthLimit]) -> None:
     axes.fill_between(
         ends, [e / 1.2 for e in ends], [1.2 * e for e in ends], color=MUTED, alpha=0.2
     )
-    axes.set(xscale="log", yscale="log", title="Blocks at which designs stop to train")
+    axes.set(xscale="log", yscale="log", title="Blocks at which designs stop training")
     axes.set(xlabel="observed", ylabel="predicted")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

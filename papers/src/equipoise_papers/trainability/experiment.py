@@ -93,7 +93,7 @@ def judge(results: Mapping[Any, Any]) -> Verdict:
             verdict.calibration <= _CALIBRATION,
         ),
         Check(
-            f"depths at which designs stop to train are within a fifth for {_NEAR:.0%}",
+            f"depths at which designs stop training are within a fifth for {_NEAR:.0%}",
             f"{near:.0%} of {sum(map(_is_seen, limits))}",
             near >= _NEAR,
         ),
