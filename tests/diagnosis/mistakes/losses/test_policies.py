@@ -281,8 +281,51 @@ def test_values_of_rewards(scaled, following):
     assert learnt(scaled, following) == []
 
 
-def test_costs_to_go_are_of_turned_rewards():
-    assert learnt(lambda r: -r, cheapest) == []
+def least_by_the_trained(model, following):
+    action = model.q(following).argmin(1, keepdim=True)
+    return model.target(following).gather(1, action)[:, 0]
+
+
+def least_as_most(model, following):
+    return -(-model.target(following)).max(1).values
+
+
+def softly(model, following):
+    return -(-model.target(following)).logsumexp(1)
+
+
+def of_the_policy(model, following):
+    return model.target(following)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "following", [cheapest, least_by_the_trained, least_as_most, softly, of_the_policy]
+)
+def test_costs_to_go_are_of_turned_rewards(following):
+    """So they are where the least of what follows is taken, or nothing is chosen."""
+    assert learnt(lambda r: -r, following) == []
+
+
+def test_costs_that_are_compared_with_turned_values():
+    def loss(model, batch):
+        state, action, reward, after, _ = batch
+        with torch.no_grad():
+            target = -(reward + 0.9 * best(model, after))
+        return F.mse_loss(-model.q(state).gather(1, action[:, None])[:, 0], target)
+
+    assert of_policies(traced_pass(Values(), transitions(), loss)) == []
+
+
+def test_targets_behind_many_gates_are_followed_once():
+    """Each of these operations has the last one's output on two ways."""
+
+    def gated(model, following):
+        value = model.target(following)[:, 0]
+        for _ in range(40):
+            value = value + 0.1 * value
+        return value
+
+    assert learnt(lambda r: -r, gated) == []
 
 
 def test_rewards_that_are_predicted_alone_may_be_costs():

@@ -29,8 +29,8 @@ _TURNED = {"minimum": 1.0, "maximum": -1.0}
 _WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
 # From which correlation weights of probabilities are advantages.
 _RELATED = 0.5
-# Operations that take the least of several numbers of a row.
-_LEAST = {"min", "amin"}
+# Operations that take the largest or the least number of a row.
+_CHOSEN = {"max": 1.0, "amax": 1.0, "min": -1.0, "amin": -1.0}
 # By which probabilities do not sum to 1.
 _ROUNDING = 1e-3
 
@@ -100,28 +100,33 @@ def _learnt_advantages(traced: TracedPass) -> list[Finding]:
 
 
 def _turned_values(traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]) -> list[Finding]:
-    """Values whose targets fall with what is called a reward, beside values of what follows.
+    """Values whose targets fall with what is called a reward, and grow with the best that follows.
 
-    Where the least of these is taken, values are costs, and are to be.
+    Where the least of the values that follow is taken, they are costs, and are to be; where none
+    is chosen, they may be costs as well.
     """
-    for _, target in traced.compared:
+    rewards = {name: value for name, (gain, value) in named.items() if gain > 0}
+    for _, target in traced.compared if rewards else ():
         if isinstance(target, Given) or "parameter" not in kinds_of(target, traced.kinds):
             continue
         signs = dict[str, set[float]]()
-        names = set[str]()
+        chosen, seen = set[float](), set[tuple[Made | Given, float]]()
         left: list[tuple[Made | Given, float]] = [(target, 1.0)]
         while left:
-            source, sign = left.pop()
+            term = source, sign = left.pop()
+            if term in seen:
+                continue
+            seen.add(term)
             if isinstance(source, Given):
-                for name, (gain, value) in named.items():
-                    if gain > 0 and torch.equal(source.value.detach().double().flatten(), value):
+                for name, value in rewards.items():
+                    if torch.equal(source.value.detach().double().flatten(), value):
                         signs.setdefault(name, set()).add(sign)
                 continue
             node = traced.nodes[source.node]
-            names.add(node.name)
+            chosen |= {sign * by for by in _choices(node, traced)}
             left += _terms(node, sign, traced)
         turned = [name for name, found in signs.items() if found == {-1.0}]
-        if turned and not names & _LEAST:
+        if turned and chosen == {1.0}:
             return [
                 Finding(
                     "critical",
@@ -133,6 +138,18 @@ def _turned_values(traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]
                 )
             ]
     return []
+
+
+def _choices(node: Node, traced: TracedPass) -> list[float]:
+    """1 if an operation takes the largest number of each row, -1 if the smallest.
+
+    Of two networks the smaller is taken out of caution, which says nothing.
+    """
+    by = _CHOSEN.get(node.name)
+    if node.name in ("gather", "index") and len(node.inputs) > 1:
+        origin = origin_of(node.inputs[1], traced.nodes)
+        by = None if origin is None else _CHOSEN.get(origin.name.removeprefix("arg"))
+    return [] if by is None else [by]
 
 
 def _terms(node: Node, sign: float, traced: TracedPass) -> list[tuple[Made | Given, float]]:
@@ -152,7 +169,7 @@ def _terms(node: Node, sign: float, traced: TracedPass) -> list[tuple[Made | Giv
                 by = one_sign(torch.as_tensor(numbers, dtype=torch.float64))
                 found += [(one, sign * by)] if by else []
         return found
-    if node.name in {*ARRANGING, *_LEAST, "neg", "max", "amax", "maximum", "minimum"}:
+    if node.name in {*ARRANGING, *_CHOSEN, "neg", "maximum", "minimum"}:
         by = -sign if node.name == "neg" else sign
         return [(one, by) for one in node.inputs]
     return []
