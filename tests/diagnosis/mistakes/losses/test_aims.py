@@ -135,6 +135,69 @@ def misled(model, batch):
     return -F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits))
 
 
+def episode(model, batch):
+    """One of which the rewards are all costs."""
+    return -(likelihood(model, batch).sum() * batch[2].sum())
+
+
+def episodes(model, batch):
+    """One by one, by what came of each."""
+    gains = [-a * b for a, b in zip(likelihood(model, batch), batch[2], strict=True)]
+    return torch.stack(gains).mean()
+
+
+def episodes_of_costs(model, batch):
+    costs = [a * -b for a, b in zip(likelihood(model, batch), batch[2], strict=True)]
+    return torch.stack(costs).mean()
+
+
+def failures(model, batch):
+    _, _, cost = batch
+    return (likelihood(model, batch) * cost).mean()
+
+
+def likelihood(model, batch):
+    return model(batch[0]).log_softmax(1).gather(1, batch[1][:, None])[:, 0]
+
+
+def errors(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+LOST = -torch.rand(32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("loss", "came"),
+    [
+        (episode, LOST),
+        (episode, torch.tensor(-200.0)),
+        (episodes, LOST),
+        (episodes_of_costs, LOST),
+        (failures, (LOST < -0.5).float()),
+    ],
+)
+def test_rewards_below_zero_and_costs_weigh_likelihoods(loss, came):
+    assert of_aims(traced_pass(layers(), (X, Y, came), loss)) == []
+
+
+@pytest.mark.parametrize(
+    "weighed",
+    [
+        lambda model, batch: (errors(model, batch) * batch[2]).sum() / batch[2].sum(),
+        lambda model, batch: errors(model, batch).sum() / (batch[2] + X[:, 0].abs()).sum(),
+        lambda model, batch: (errors(model, batch) * (batch[2] > 0)).mean(),
+    ],
+)
+def test_masks_and_lengths_are_no_rewards(weighed):
+    def turned(model, batch):
+        return -weighed(model, batch)
+
+    batch = X, Y, (LOST < -0.5).float()
+    (one,) = of_aims(traced_pass(layers(), batch, turned))
+    assert (one.severity, one.title) == TURNED
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.losses.alike import all_alike
 from equipoise.diagnosis.mistakes.losses.answers import right_answers
 from equipoise.diagnosis.mistakes.losses.nothing import compared_with_nothing
+from equipoise.diagnosis.mistakes.losses.policies import weighed_by_gains
 from equipoise.diagnosis.mistakes.losses.unbounded import falls_without_bound
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
 from equipoise.diagnosis.sources import (
@@ -62,7 +63,7 @@ def _rewarded_errors(traced: TracedPass) -> Finding | None:
     """
     if traced.loss_is_assumed:
         return None
-    signs: dict[str, float] = {}
+    signs, compared = dict[str, float](), list[Node]()
     for node in traced.after_layers:
         sign = _sign_of_error(node, traced)
         if sign is None:
@@ -70,7 +71,8 @@ def _rewarded_errors(traced: TracedPass) -> Finding | None:
         if sign >= 0:
             return None
         signs[node.name] = sign
-    if not signs:
+        compared.append(node)
+    if not signs or weighed_by_gains(compared, traced):
         return None
     names = wording.listed([_in_words(name) for name in signs], 3)
     return Finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from equipoise.diagnosis.sources import (
     origin_of,
     tensor,
 )
-from equipoise.instrument.batches import fields
+from equipoise.instrument.batches import fields, tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
 
@@ -31,6 +31,8 @@ _WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
 _RELATED = 0.5
 # Operations that take the largest or the least number of a row.
 _CHOSEN = {"max": 1.0, "amax": 1.0, "min": -1.0, "amin": -1.0}
+# Operations that weigh a number by another.
+_WEIGHING = {"mul", "mv", "dot", *PRODUCTS}
 # By which probabilities do not sum to 1.
 _ROUNDING = 1e-3
 
@@ -69,6 +71,55 @@ def of_policies(traced: TracedPass) -> list[Finding]:
                     _turned(f"The loss {turns} with the probability of actions times {name!r}.")
                 ]
     return _turned_entropy(traced) or _learnt_advantages(traced) or _turned_values(traced, named)
+
+
+def weighed_by_gains(nodes: Sequence[Node], traced: TracedPass) -> bool:
+    """Whether rewards or costs of the batch weigh what a loss makes of some operations' outputs.
+
+    They are numbers other than those that the operations take themselves, and differ from each
+    other or lie below zero; or they are called costs. Masks do not, nor do weights of one size.
+
+    Args:
+        nodes: The operations, such as comparisons with targets.
+        traced: The pass.
+    """
+    inside = {node.number for node in nodes}
+    compared = {place for node in nodes for one in node.inputs for place in _places(one, traced)}
+    costs = [value for gain, value in _named(traced).values() if gain < 0]
+    given = tensors(traced.batch)
+    for node in traced.graph.nodes:
+        if not any(isinstance(one, Made) and one.node in inside for one in node.inputs):
+            continue
+        inside.add(node.number)
+        if node.name not in _WEIGHING:
+            continue
+        for one in node.inputs:
+            if depends_on_weights(one, traced.nodes):
+                continue
+            for place in _places(one, traced) - compared:
+                values = given[place].detach().double().flatten()
+                kept = values[values != 0]
+                are_costs = any(torch.equal(values, cost) for cost in costs)
+                if are_costs or (len(kept) and kept.min() < max(0.0, float(kept.max()))):
+                    return True
+    return False
+
+
+def _places(source: Made | Given, traced: TracedPass) -> set[int]:
+    """Places of the batch's numbers that a tensor was made of, other than by masks and orders."""
+    given = tensors(traced.batch)
+    found, seen, left = set[int](), set[int](), [source]
+    while left:
+        one = left.pop()
+        x = tensor(one, traced.nodes)
+        if isinstance(one, Given):
+            is_number = x.dtype != torch.bool and not x.is_complex()
+            alike = [k for k, y in enumerate(given) if x.shape == y.shape and torch.equal(x, y)]
+            found |= set(alike[:is_number])
+        elif one.node not in seen and x.is_floating_point():
+            seen.add(one.node)
+            left += traced.nodes[one.node].inputs
+    return found
 
 
 def _learnt_advantages(traced: TracedPass) -> list[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.mistakes.losses.policies import weighed_by_gains
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.sources import (
@@ -48,7 +49,7 @@ def falls_without_bound(traced: TracedPass) -> Finding | None:
     if _takes_weights(layers, traced):
         return None
     kind = _weights(layers, traced)
-    if kind == "mixed" or not _falls(layers, traced):
+    if kind == "mixed" or not _falls(layers, traced) or weighed_by_gains(layers, traced):
         return None
     if kind == "some" and not _compares_samples(layers[0], traced):
         return None
