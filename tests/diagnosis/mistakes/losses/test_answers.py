@@ -91,11 +91,20 @@ def test_losses_of_classes(name):
 CODES = torch.tensor([[0, 1, 1, 0, 1, 0, 0, 1], [1, 0, 1, 1, 0, 0, 1, 0]]).float()
 CODES = torch.cat([CODES, 1 - CODES.roll(3, 1)])
 THRESHOLDS = torch.arange(8)
+
+
+def of_class_means(z, y):
+    """Distances to the means of half of the samples."""
+    means = torch.stack([z[:16][y[:16] == k].mean(0) for k in torch.unique(y)])
+    return F.cross_entropy(-torch.cdist(z[16:], means), y[16:])
+
+
 # Losses whose outputs are no scores of classes.
 OTHERS_THAN_SCORES = {
     "codes": lambda z, y: F.binary_cross_entropy_with_logits(z, CODES[y]),
     "embeddings": lambda z, y: F.mse_loss(z, CODES.cumsum(1)[y]),
     "prototypes": lambda z, y: F.cross_entropy(F.normalize(z) @ CODES.cumsum(1).T, y),
+    "means of classes": of_class_means,
     "thresholds": lambda z, y: F.binary_cross_entropy_with_logits(
         z, (y[:, None] > THRESHOLDS).float()
     ),
@@ -212,6 +221,21 @@ def without_others(model, batch):
 def without_a_gradient(model, batch):
     one, other = (F.normalize(model(x)) for x in batch)
     return 1 - (one * other.detach()).sum(1).mean()
+
+
+def whitened(model, batch):
+    z = []
+    for x in batch[:2]:
+        y = model(x)
+        y = y - y.mean(0)
+        root = torch.linalg.cholesky(y.T @ y / len(y) + 1e-3 * torch.eye(8))
+        z.append(torch.linalg.solve_triangular(root, y.T, upper=False).T)
+    return (z[0] - z[1]).square().sum(1).mean()
+
+
+def test_whitened_pairs_are_all_alike_only_where_none_differs():
+    batch = ANCHORS, ANCHORS + 0.1 * torch.randn(ANCHORS.shape, generator=GENERATOR)
+    assert found(layers(), batch, whitened) == []
 
 
 def test_pairs_without_others_are_alike_where_all_are():

@@ -100,10 +100,27 @@ def of_whitened(model, batch):
     return (one - other).square().mean() + spread
 
 
+def whitened(z):
+    z = z - z.mean(0)
+    root = torch.linalg.cholesky(z.T @ z / len(z) + 1e-3 * torch.eye(4))
+    return torch.linalg.solve_triangular(root, z.T, upper=False).T
+
+
+def slow(model, batch):
+    return whitened(model(batch[0])).diff(dim=0).square().mean()
+
+
+def of_equal_views(model, batch):
+    one, other = (whitened(model(batch[1] + 0.1 * torch.randn_like(batch[1]))) for _ in range(2))
+    return (one - other).square().sum(1).mean()
+
+
 @pytest.mark.parametrize(
     ("loss", "is_wrong"),
     [
         (drawn_together, True),
+        (slow, False),
+        (of_equal_views, False),
         (with_others, False),
         (with_a_stopped_gradient, False),
         (of_whitened, False),
@@ -153,6 +170,29 @@ def test_critics_that_are_to_be_pleased():
     )
     assert one is not None
     assert one[0] == "critical"
+
+
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.critic, self.generator = layers(), nn.Linear(3, 6)
+
+
+def features(model, batch):
+    """Of a critic that another optimiser moves."""
+    data, noise = batch
+    return (model.critic(data) - model.critic(model.generator(noise))).abs().mean()
+
+
+def feature_means(model, batch):
+    data, noise = batch
+    made = model.critic(model.generator(noise))
+    return (model.critic(data).mean(0) - made.mean(0)).square().sum()
+
+
+@pytest.mark.parametrize("loss", [features, feature_means])
+def test_features_of_what_was_made_are_matched(loss):
+    assert found(Generator(), loss, (X, X[:, :3].roll(1, 0))) is None
 
 
 def test_correlations_have_bounds():

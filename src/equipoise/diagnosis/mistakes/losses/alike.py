@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from equipoise.diagnosis.mistakes.losses.nothing import (
     is_a_closed_loop,
     is_moved_at_will,
+    judges_what_others_make,
     outputs_behind,
 )
 from equipoise.diagnosis.mistakes.repeated import loss_with
@@ -40,7 +41,9 @@ def all_alike(traced: TracedPass) -> Finding | None:
     """
     outputs = [] if traced.takes_detached else outputs_behind(traced)
     values = [tensor(made, traced.nodes).detach() for made in outputs]
-    if len(outputs) < 2 or len({x.shape for x in values}) > 1 or is_a_closed_loop(traced):
+    if len(outputs) < 2 or len({x.shape for x in values}) > 1:
+        return None
+    if is_a_closed_loop(traced) or judges_what_others_make(traced):
         return None
     samples, *features = values[0].shape
     if len(features) != 1 or min(samples, *features) < 2 or not values[0].is_floating_point():

@@ -37,6 +37,8 @@ _ALIKE, _SURE = 0.85, 5.0
 # Classes and columns that are tried, to see whether columns stand for classes, columns of which
 # one may be that of the class in another order, and part of a change by which others are alike.
 _CLASSES, _COLUMNS, _ENOUGH, _AS_GOOD = 4, 6, 4, 0.1
+# Part of a vector by which answers differ that are nearly one.
+_NEARLY = 0.1
 # Scores of an answer that is certain.
 _FAR = 30.0
 _TITLE = "The loss is larger for right answers than for none"
@@ -197,7 +199,7 @@ def _has_a_score_for_each_class(output: Made, labels: Tensor, traced: TracedPass
     """
     like = tensor(output, traced.nodes).detach()
     kinds = torch.unique(labels.long())
-    columns = kinds[:_COLUMNS]
+    columns, tells = kinds[:_COLUMNS], False
     for kind in kinds[:_CLASSES]:
         own = (labels == kind).to(like)[:, None]
         hot = torch.nn.functional.one_hot(columns, like.shape[1]).to(like)
@@ -215,7 +217,8 @@ def _has_a_score_for_each_class(output: Made, labels: Tensor, traced: TracedPass
         differ = [loss for loss in others if abs(loss - usual) > _AS_GOOD * most]
         if len(differ) > (len(columns) >= _ENOUGH):
             return False
-    return True
+        tells |= any(abs(loss - usual) > _AS_GOOD * most for loss in scored)
+    return tells  # embeddings may be turned, for all classes
 
 
 def _takes_energies(output: Made, labels: Tensor, none: float, traced: TracedPass) -> bool:
@@ -337,9 +340,13 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
             f"{wording.number(losses[1])}."
         )
     same = own[:1].expand_as(own)
-    collapsed = _losses(traced, [answers(dict.fromkeys(range(len(given)), same))])
+    nearly = {first: same + _NEARLY * own, second: same + _NEARLY * own.roll(1, 0)}
+    every = dict.fromkeys(range(len(given)), same)
+    collapsed = _losses(traced, [answers(every), answers(every | nearly)])
     if traced.takes_detached or collapsed is None or collapsed[0] > losses[0]:
         return None
+    if collapsed[1] > sum(losses) / 2:
+        return None  # as of whitened outputs, which are all alike only where none differs
     if not _exceeds(*reversed(losses)):
         return None  # it does not ask that they are alike
     return Finding(

@@ -20,6 +20,7 @@ from equipoise.diagnosis.sources import (
     kinds_of,
     origin_of,
     tensor,
+    weights_behind,
 )
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
@@ -59,7 +60,7 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
     if weight is not None:
         return _finding_of_weight(weight)
     outputs = [] if traced.takes_detached else outputs_behind(traced)
-    if not outputs or is_a_closed_loop(traced):
+    if not outputs or is_a_closed_loop(traced) or judges_what_others_make(traced):
         return None
     if _is_won_by_all_alike(outputs, traced):
         return Finding(
@@ -82,6 +83,8 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
                 "Compare outputs with targets, such as by F.cross_entropy or F.mse_loss; of a "
                 "normalising flow, subtract the log-determinants from the error.",
             )
+    if not all(is_moved_at_will(made, traced) for made in outputs):
+        return None  # what whitens outputs changes with them
     if not _is_least_at_zero(outputs, traced):
         return None
     return Finding(
@@ -204,6 +207,23 @@ def is_a_closed_loop(traced: TracedPass) -> bool:
             return True
         behind[node.number] = before | own
     return False
+
+
+def judges_what_others_make(traced: TracedPass) -> bool:
+    """Whether the same last layer takes data alone, and what other trained weights make of them.
+
+    So a generator matches the features of a critic, which another optimiser moves.
+    """
+    behind: dict[frozenset[str], set[frozenset[str]]] = {}
+    for node in traced.last_layers:
+        own = frozenset(
+            given.name
+            for one in node.inputs
+            if kinds_of(one, traced.kinds) == {"parameter"}
+            for given in given_of(one, traced.nodes)
+        )
+        behind.setdefault(own, set()).add(weights_behind(node.number, traced.nodes))
+    return any(one < other for every in behind.values() for one in every for other in every)
 
 
 def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
