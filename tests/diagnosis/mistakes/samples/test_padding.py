@@ -101,6 +101,14 @@ def of_rows(keeps):
     return loss
 
 
+def of_picked(keeps):
+    def loss(model, batch):
+        kept = keeps(batch[0])
+        return F.cross_entropy(model(batch[0])[kept], batch[1][kept])
+
+    return loss
+
+
 def of_filled(keeps):
     def loss(model, batch):
         return errors(model, *batch).masked_fill(~keeps(batch[0]), 0.0).sum()
@@ -133,7 +141,9 @@ def found_of_loss(loss, batch):
     return [(one.severity, one.title) for one in of_padding(traced_pass(tagger(), batch, loss))]
 
 
-@pytest.mark.parametrize("masked", [of_mask, of_rows, of_filled, of_squares, of_ignored])
+@pytest.mark.parametrize(
+    "masked", [of_mask, of_rows, of_picked, of_filled, of_squares, of_ignored]
+)
 @pytest.mark.parametrize("turn", [lambda x: x, lambda x: x.flip(1)])
 def test_masks_of_losses(masked, turn):
     batch = turn(AT_THE_END), turn(TAGS)
@@ -146,6 +156,21 @@ def test_masks_of_losses(masked, turn):
         lambda tokens: (tokens != PAD) & (torch.arange(STEPS) % 2 == 0),
     ):
         assert found_of_loss(masked(keeps), batch) == []
+
+
+@pytest.mark.parametrize("tokens", [AT_THE_END, AT_THE_END.flip(1)])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_masks_of_losses_of_what_follows(tokens, is_wrong):
+    def loss(model, batch):
+        following = batch[0][:, 1:]
+        kept = ((following == PAD) == is_wrong).float()
+        return (errors(model, batch[0][:, :-1], following) * kept).sum() / kept.sum()
+
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+    traced = traced_pass(model, (tokens,), loss)
+    assert [one.title for one in of_padding(traced)] == [
+        "The loss counts the padding and not the tokens"
+    ] * is_wrong
 
 
 def test_what_is_to_be_told_may_be_filled_up():

@@ -38,7 +38,7 @@ _ALIKE, _SURE = 0.85, 5.0
 # one may be that of the class in another order, and part of a change by which others are alike.
 _CLASSES, _COLUMNS, _ENOUGH, _AS_GOOD = 4, 6, 4, 0.1
 # Part of a vector by which answers differ that are nearly one.
-_NEARLY = 0.1
+_NEARLY = 0.3
 # Scores of an answer that is certain.
 _FAR = 30.0
 _TITLE = "The loss is larger for right answers than for none"

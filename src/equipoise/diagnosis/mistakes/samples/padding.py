@@ -40,8 +40,10 @@ def of_padding(traced: TracedPass) -> list[Finding]:
     if not padded:
         return []
     for pad in padded:
-        if _counts_padding_alone(pad, traced):
-            return [_finding_of_loss(pad)]
+        # Tokens are told from those before them, so that the first of them is no target.
+        for told in (pad, pad[:, 1:]):
+            if _counts_padding_alone(told, traced):
+                return [_finding_of_loss(told)]
     for node in traced.graph.nodes:
         for hidden in _hidden(node, traced, padded[0].shape[0]):
             for pad in padded:
@@ -92,11 +94,15 @@ def _counts_padding_alone(pad: Tensor, traced: TracedPass) -> bool:
 
 def _are_equal(places: Tensor, targets: Sequence[Tensor]) -> bool:
     """Whether every target is the same at these places; none of them tells nothing."""
-    fitting = [x for x in targets if not x.numel() % places.numel()]
-    rows = [x.reshape(*places.shape, -1)[places] for x in fitting]
-    return (
-        bool(rows) and len(fitting) == len(targets) and all(bool((x == x[0]).all()) for x in rows)
-    )
+    count, rows = int(places.sum()), list[Tensor]()
+    for x in targets:
+        if x.numel() and not x.numel() % places.numel():
+            rows.append(x.reshape(*places.shape, -1)[places])
+        elif x.numel() and not x.numel() % count:  # of these places alone
+            rows.append(x.reshape(count, -1))
+        else:
+            return False
+    return bool(rows) and all(bool((x == x[0]).all()) for x in rows)
 
 
 def _is_of_whole_numbers(dtype: torch.dtype) -> bool:
