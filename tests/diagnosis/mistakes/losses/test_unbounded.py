@@ -260,3 +260,20 @@ def test_a_loss_that_is_assumed_or_infinite_is_left_out():
     assert falls_without_bound(traced_pass(layers(1), batch, turned, assumed=True)) is None
     infinite = lambda model, batch: turned(model, batch) * math.inf  # noqa: E731
     assert falls_without_bound(traced_pass(layers(1), batch, infinite)) is None
+
+
+def of_episodes(model, batch):
+    """One likelihood at a time, times what came of it."""
+    means = model(batch[0])[:, :2]
+    likelihoods = -0.5 * (batch[1][:, :2] - means).square().sum(1)
+    return -torch.stack([a * b for a, b in zip(likelihoods, batch[2], strict=True)]).mean()
+
+
+@pytest.mark.parametrize("came", [-1.0 - VALUE.abs(), torch.full((48,), -200.0)])
+def test_what_came_of_an_episode_lies_below_zero(came):
+    assert found(of_episodes, Z, came) is None
+
+
+def test_weights_of_one_size_are_no_rewards():
+    turned = lambda model, batch: -of_episodes(model, batch)  # noqa: E731
+    assert found(turned, Z, torch.full((48,), 2.0)) is not None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, sign_of
-from equipoise.diagnosis.sources import PRODUCTS, given_of, kinds_of, tensor
-from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.diagnosis.sources import PRODUCTS, kinds_of, tensor
+from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
+from equipoise.theory.propagation.call import OF_SHAPES
 
 
 def of_adversaries(traced: TracedPass) -> list[Finding]:
@@ -20,9 +21,11 @@ def of_adversaries(traced: TracedPass) -> list[Finding]:
         traced: The pass, and what it is one of.
     """
     last = [] if traced.graph.has_functions else _last_layers(traced)
-    if len(last) < 2:
+    signs = [sign_of(node) for node in last]
+    if not {1.0, -1.0} <= set(signs):
         return []  # functions may turn gradients on purpose
-    runs = [(sign_of(node), *_weights_behind(node, traced)) for node in last]
+    behind = _weights_behind(traced)
+    runs = [(sign, *behind[node.number]) for sign, node in zip(signs, last, strict=True)]
     own = min((every for _, _, every in runs), key=len)
     if not own or not all(own <= learnt for _, learnt, _ in runs):
         return []
@@ -69,25 +72,24 @@ def _last_layers(traced: TracedPass) -> list[Node]:
     return last
 
 
-def _weights_behind(node: Node, traced: TracedPass) -> tuple[frozenset[str], frozenset[str]]:
-    """Trained parameters by which an operation has a gradient, and all that it was made of."""
-    nodes = traced.nodes
-    found, seen, left = set[str](), set[int](), [node]
-    while left:
-        for source in left.pop().inputs:
-            if isinstance(source, Made) and source.node in seen:
-                continue
-            if not tensor(source, nodes).requires_grad:
-                continue
-            if isinstance(source, Given):
-                if source.kind == "parameter":
-                    found.add(source.name)
+def _weights_behind(traced: TracedPass) -> dict[int, tuple[frozenset[str], frozenset[str]]]:
+    """Trained parameters by which operations have a gradient, and all that they are made of."""
+    found: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+    for node in traced.graph.nodes:
+        learnt = every = frozenset[str]()
+        for source in node.inputs:
+            has_gradient = tensor(source, traced.nodes).requires_grad
+            if isinstance(source, Made):
+                through, made_of = found[source.node]
             else:
-                seen.add(source.node)
-                left.append(nodes[source.node])
-    every = {
-        given.name
-        for given in given_of(Made(node.number, 0), nodes)
-        if given.kind == "parameter" and given.value.requires_grad
-    }
-    return frozenset(found), frozenset(every)
+                is_trained = source.kind == "parameter" and has_gradient
+                through = made_of = frozenset({source.name} if is_trained else ())
+            learnt = _both(learnt, through) if has_gradient else learnt
+            every = every if node.name in OF_SHAPES else _both(every, made_of)
+        found[node.number] = learnt, every
+    return found
+
+
+def _both(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """The union, without a new set where one holds the other."""
+    return one if other <= one else other if one <= other else one | other

@@ -49,7 +49,7 @@ def falls_without_bound(traced: TracedPass) -> Finding | None:
     if _takes_weights(layers, traced):
         return None
     kind = _weights(layers, traced)
-    if kind == "mixed" or not _falls(layers, traced) or weighed_by_gains(layers, traced):
+    if kind == "mixed" or weighed_by_gains(layers, traced) or not _falls(layers, traced):
         return None
     if kind == "some" and not _compares_samples(layers[0], traced):
         return None

@@ -338,15 +338,19 @@ def _squared_beside_noise(
     """An output, and what was drawn and is compared with it, as where scores are matched."""
     if node.name not in ("add", "sub") or len(node.inputs) < 2:
         return None
-    squares = (one for one in users_of(node.number, nodes) if one.name == "pow")
-    if not any(one.arguments[1] == 2 for one in squares):
-        return None
     for output, noise in (node.inputs[:2], node.inputs[1::-1]):
         origin = origin_of(noise, nodes)
         while origin is not None and origin.name in ("mul", "div", "neg"):
             origin = origin_of(origin.inputs[0], nodes)
         is_drawn = origin is not None and origin.name in DRAWN
-        if is_drawn and not depends_on_weights(noise, nodes) and depends_on_weights(output, nodes):
+        if (
+            not is_drawn
+            or depends_on_weights(noise, nodes)
+            or not depends_on_weights(output, nodes)
+        ):
+            continue
+        squares = (one for one in users_of(node.number, nodes) if one.name == "pow")
+        if any(one.arguments[1] == 2 for one in squares):
             return output, noise
     return None
 
