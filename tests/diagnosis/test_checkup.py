@@ -558,11 +558,21 @@ class Boltzmann(nn.Module):
         return torch.bernoulli(torch.sigmoid(h @ self.weight.T + self.visible))
 
 
+def contrast(model, x):
+    return model.energy(x).mean() - model.energy(model.drawn(x).detach()).mean()
+
+
+@pytest.mark.parametrize("asked", [{}, {"preconditioning": True}, {"hessian": True}])
+def test_what_looks_at_layers_is_not_offered_where_none_ran(asked):
+    x = (torch.rand(24, 12) < 0.5).float()
+    report = checkup(Boltzmann(), x, loss_fn=contrast, seeds=2, batches=1, **asked)
+    assert [one.option for one in report.left_out] == ["smoothness=True"]
+    (note,) = (f for f in report.findings if f.title == "Gradients of layers were not measured")
+    assert ("preconditioning" in note.detail) is bool(asked)
+
+
 @pytest.mark.parametrize("model", [Boltzmann, Boltzmann()])
 def test_a_loss_that_calls_methods_alone_ends_no_checkup(model):
-    def contrast(model, x):
-        return model.energy(x).mean() - model.energy(model.drawn(x).detach()).mean()
-
     x = (torch.rand(24, 12) < 0.5).float()
     report = checkup(model, x, loss_fn=contrast, seeds=2, batches=1)
     assert not report.interrupted

@@ -23,7 +23,7 @@ from equipoise.diagnosis.mistakes.data.inputs import OFF
 from equipoise.diagnosis.mistakes.training.plateaus import ENDLESS
 from equipoise.diagnosis.mistakes.training.reach import MOST
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
-from equipoise.diagnosis.price import free_memory, memory_in_words, plan, prices
+from equipoise.diagnosis.price import OF_LAYERS, free_memory, memory_in_words, plan, prices
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
 from equipoise.diagnosis.record import SCHEMA_VERSION, Checkup, UnfinishedError
 from equipoise.diagnosis.refusals import in_words
@@ -204,7 +204,11 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
         second_order=examined.second_order,
         fix=examined.fix,
         smoothness=examined.smoothness,
-        left_out=examined.plan.left_out,
+        left_out=tuple(
+            one
+            for one in examined.plan.left_out
+            if not examined.unmeasured or one.option not in OF_LAYERS
+        ),
     )
 
 
@@ -285,11 +289,12 @@ def _without_theory(examined: Examination) -> list[Finding]:
         if reason
     ]
     if examined.unmeasured:
+        nor = " Nor was what preconditioning would do." if examined.plan.preconditioning else ""
         found.append(
             Finding(
                 "note",
                 "Gradients of layers were not measured",
-                wording.capital(examined.unmeasured),
+                wording.capital(examined.unmeasured) + nor,
                 "Move what the loss calls into forward(), and call the model.",
             )
         )

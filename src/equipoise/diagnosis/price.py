@@ -40,6 +40,8 @@ _PARTS = {
     "preconditioning": ("what preconditioning would do", "preconditioning=True"),
     "hessian": ("condition numbers of the Hessian", "hessian=True"),
 }
+# Options that look at layers, one by one.
+OF_LAYERS = ("preconditioning=True", "hessian=True")
 
 
 @dataclass(frozen=True, slots=True)
