@@ -100,6 +100,15 @@ def pulled_apart(z, y):
     return F.relu(1 + (z - z.roll(1, 0)).norm(dim=1) - (z - z.roll(2, 0)).norm(dim=1)).mean()
 
 
+def test_hinges_of_pairs_take_differences_of_outputs():
+    def ranked(model, batch):
+        score = model(batch)[:, 0]
+        return F.relu(1 - (score[:8][:, None] - score[8:])).mean()
+
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    assert of_ranges(traced_pass(model, X, ranked)) == []
+
+
 def test_margins_of_distances_are_no_hinges_of_outputs():
     assert found(pulled_apart) == []
 

@@ -170,7 +170,10 @@ def _never_satisfied(
     for end, before in _ENDS:
         is_flat = (values[before] - values[end]).abs() <= _LEFT * change
         is_least |= (values[end] <= low + _ROUNDING) & is_flat
-    share = float(((change > _ROUNDING) & is_least & (low > _ROUNDING)).double().mean())
+    # A difference of two outputs stays as it is where all are moved together.
+    alike = values[: len(_TRIED)]
+    is_of_one = alike.amax(0) - alike.amin(0) > _ROUNDING
+    share = float((is_of_one & is_least & (low > _ROUNDING)).double().mean())
     if share < _NEVER:
         return None
     return Finding(
