@@ -9,8 +9,8 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.losses.alike import all_alike
 from equipoise.diagnosis.mistakes.losses.answers import right_answers
+from equipoise.diagnosis.mistakes.losses.gains import weighed_by_gains
 from equipoise.diagnosis.mistakes.losses.nothing import compared_with_nothing
-from equipoise.diagnosis.mistakes.losses.policies import weighed_by_gains
 from equipoise.diagnosis.mistakes.losses.unbounded import falls_without_bound
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
 from equipoise.diagnosis.sources import (

@@ -20,7 +20,6 @@ from equipoise.diagnosis.sources import (
     kinds_of,
     origin_of,
     tensor,
-    weights_behind,
 )
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
@@ -42,6 +41,7 @@ _SHRUNK = (1.0, 0.5, 0.1, 0.0)
 _STEP, _SKEW = 0.03, 0.1
 # Outputs that are tried on both sides of zero, at most.
 _MOST_APART = 4
+_WEIGHTS = {"parameter"}
 _TITLE = "The loss compares outputs with nothing"
 
 
@@ -214,16 +214,25 @@ def judges_what_others_make(traced: TracedPass) -> bool:
 
     So a generator matches the features of a critic, which another optimiser moves.
     """
-    behind: dict[frozenset[str], set[frozenset[str]]] = {}
-    for node in traced.last_layers:
-        own = frozenset(
-            given.name
-            for one in node.inputs
-            if kinds_of(one, traced.kinds) == {"parameter"}
-            for given in given_of(one, traced.nodes)
-        )
-        behind.setdefault(own, set()).add(weights_behind(node.number, traced.nodes))
-    return any(one < other for every in behind.values() for one in every for other in every)
+    made_of: dict[int, frozenset[str]] = {}
+    judged: dict[frozenset[str], set[frozenset[str]]] = {}
+    last = {node.number for node in traced.last_layers}
+    for node in traced.graph.nodes:
+        every = frozenset[str]()
+        for one in node.inputs:
+            if isinstance(one, Made):
+                found = made_of[one.node]
+            else:
+                is_trained = one.kind == "parameter" and one.value.requires_grad
+                found = frozenset({one.name} if is_trained else ())
+            every = every if found <= every else every | found
+        made_of[node.number] = every
+        if node.number in last:
+            kinds = [kinds_of(one, traced.kinds) for one in node.inputs]
+            own = [one for one, kind in zip(node.inputs, kinds, strict=True) if kind == _WEIGHTS]
+            names = frozenset(given.name for one in own for given in given_of(one, traced.nodes))
+            judged.setdefault(names, set()).add(every)
+    return any(one < other for every in judged.values() for one in every for other in every)
 
 
 def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.mistakes.losses.policies import weighed_by_gains
+from equipoise.diagnosis.mistakes.losses.gains import weighed_by_gains
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.sources import (
