@@ -137,3 +137,48 @@ class TestEvaluate:
 def test_an_evaluation_on_no_samples_is_refused():
     with pytest.raises(ValueError, match=r"at least one sample, got inputs of shape \(0, 5\)"):
         evaluate(nn.Linear(5, 3), torch.zeros(0, 5), torch.zeros(0).long(), cross_entropy)
+
+
+class Density(nn.Module):
+    """A normal law, whose scale is an exponential: torch.distributions refuses one of nan or 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.logarithm = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return -torch.distributions.Normal(self.mean, self.logarithm.exp()).log_prob(x).mean()
+
+
+def test_a_distribution_that_refuses_what_has_diverged_ends_it():
+    model = Density()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e6)
+    history = train(model, [torch.randn(8) + 3] * 20, lambda m, x: m(x), optimizer)
+    assert history.diverged_at is not None
+    assert not math.isfinite(history.losses[-1])
+
+
+@pytest.mark.parametrize("message", ["my own", "Expected parameter scale"])
+def test_other_errors_are_raised(message):
+    checks = torch.distributions.Distribution._validate_args
+
+    def refuse(model, x):
+        raise ValueError(message)
+
+    model = Density()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=message):
+        train(model, [torch.randn(8)], refuse, optimizer)
+    assert torch.distributions.Distribution._validate_args is checks
+
+
+def test_a_sample_outside_of_a_support_is_an_error():
+    """Its density is a finite number, which means nothing."""
+
+    def loss(model, x):
+        return -torch.distributions.Exponential(model.mean.exp()).log_prob(x).mean()
+
+    model = Density()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="support"):
+        train(model, [torch.full((4,), -1.0)], loss, optimizer)

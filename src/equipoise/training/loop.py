@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from equipoise.instrument.clock import Clock
 from equipoise.instrument.types import LossFunction
@@ -49,7 +50,8 @@ def train(
 
     Returns:
         The losses. The first one that is not finite ends training, before its step; on
-        accelerators up to 49 more steps are taken, whose losses are left out.
+        accelerators up to 49 more steps are taken, whose losses are left out. Distributions that
+        refuse parameters which are no numbers give such a loss, too.
 
     Examples:
         >>> from torch import nn
@@ -72,7 +74,7 @@ def train(
         if step in due and evaluate is not None:
             with clock.paused():
                 evaluations.append(evaluate(step))
-        loss = loss_fn(model, batch)
+        loss = loss_of(model, batch, loss_fn)
         losses.append(loss.detach())
         if step % check_every == 0 and not torch.isfinite(losses[-1]):
             break
@@ -91,3 +93,25 @@ def train(
         evaluations.append(evaluate(len(values)))
     finished = values if diverged_at is None else values[: diverged_at + 1]
     return History(tuple(finished), seconds, tuple(evaluations), diverged_at)
+
+
+def loss_of(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Tensor:
+    """The loss; where a distribution refuses what a diverged model gives, what it is unchecked.
+
+    Raises:
+        Exception: Whatever the model raises otherwise, and where the unchecked loss is finite.
+    """
+    try:
+        return loss_fn(model, batch)
+    except ValueError:
+        checked = Distribution._validate_args
+        Distribution.set_default_validate_args(False)
+        try:
+            loss = loss_fn(model, batch)
+        except Exception:  # it was something else that was wrong
+            loss = None
+        finally:
+            Distribution.set_default_validate_args(checked)
+        if loss is None or torch.isfinite(loss):
+            raise
+        return loss

@@ -24,7 +24,7 @@ from equipoise.instrument.batches import samples, tensors
 from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.random_states import seeded
 from equipoise.records.codec import from_plain, write_json
-from equipoise.training.loop import train
+from equipoise.training.loop import loss_of, train
 from equipoise.training.losses import IGNORED
 from equipoise.training.record import History
 
@@ -200,7 +200,7 @@ def _judged(
     loss, right, targets, judged = 0.0, 0, 0, 0
     with torch.no_grad():
         for batch in map(problem.placed, division.held_out):
-            loss += float(problem.loss_fn(model, batch)) * samples(batch)
+            loss += float(loss_of(model, batch, problem.loss_fn)) * samples(batch)
             judged += samples(batch)
             found = _right(problem, model, batch)
             right, targets = right + found[0], targets + found[1]
