@@ -139,6 +139,12 @@ def test_an_evaluation_on_no_samples_is_refused():
         evaluate(nn.Linear(5, 3), torch.zeros(0, 5), torch.zeros(0).long(), cross_entropy)
 
 
+@pytest.fixture(autouse=True)
+def _distributions_check(monkeypatch):
+    """As in a new process: torch.compile turns checks off for good."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 class Density(nn.Module):
     """A normal law, whose scale is an exponential: torch.distributions refuses one of nan or 0."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -130,26 +130,21 @@ def _falls(layers: list[Node], traced: TracedPass) -> bool:
     scale = max(1.0, *(deviation(x) for x in outputs.values()))
     if not all(x.is_floating_point() and largest(x) < math.inf for x in outputs.values()):
         return False
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(_DIRECTIONS):
-        drawn = [torch.randn(x.shape, generator=generator).to(x) * scale for x in outputs.values()]
-        if not all(_falls_in_proportion(outputs, drawn, sign, traced) for sign in (1.0, -1.0)):
-            return False
+    for direction in range(_DIRECTIONS):
+        for way in (scale, -scale):
+            if not _falls_in_proportion(outputs, direction, way, traced):
+                return False
     least = traced.graph.loss + _EXACT * abs(traced.graph.loss)
     together = [{made: x + sign * scale for made, x in outputs.items()} for sign in (1.0, -1.0)]
     return all(_loss(moved, traced) <= least for moved in together)
 
 
 def _falls_in_proportion(
-    outputs: Mapping[Made, Tensor], drawn: Sequence[Tensor], sign: float, traced: TracedPass
+    outputs: Mapping[Made, Tensor], direction: int, way: float, traced: TracedPass
 ) -> bool:
     before, fallen = traced.graph.loss, list[float]()
     for by in _FAR:
-        moved = {
-            made: x + sign * by * step
-            for (made, x), step in zip(outputs.items(), drawn, strict=True)
-        }
-        loss = _loss(moved, traced)
+        loss = _loss(_moved(outputs, direction, way * by), traced)
         if not loss < before:
             return False
         if loss == -math.inf:
@@ -157,6 +152,15 @@ def _falls_in_proportion(
         fallen.append(before - loss)
         before = loss
     return fallen[2] >= _IN_PROPORTION * fallen[1]
+
+
+def _moved(outputs: Mapping[Made, Tensor], direction: int, by: float) -> dict[Made, Tensor]:
+    """Outputs moved at random, alike for one direction; as they may be large, nothing is kept."""
+    generator = torch.Generator().manual_seed(direction)
+    return {
+        made: torch.randn(x.shape, generator=generator).to(x).mul_(by).add_(x)
+        for made, x in outputs.items()
+    }
 
 
 def _loss(values: Mapping[Made, Tensor], traced: TracedPass) -> float:
