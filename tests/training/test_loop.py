@@ -168,7 +168,10 @@ def test_a_distribution_that_refuses_what_has_diverged_ends_it():
 def test_other_errors_are_raised(message):
     checks = torch.distributions.Distribution._validate_args
 
+    calls = []
+
     def refuse(model, x):
+        calls.append(x)
         raise ValueError(message)
 
     model = Density()
@@ -176,6 +179,7 @@ def test_other_errors_are_raised(message):
     with pytest.raises(ValueError, match=message):
         train(model, [torch.randn(8)], refuse, optimizer)
     assert torch.distributions.Distribution._validate_args is checks
+    assert len(calls) == 1  # what is no distribution's is not run again
 
 
 def test_a_sample_outside_of_a_support_is_an_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -103,15 +104,25 @@ def loss_of(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Tensor:
     """
     try:
         return loss_fn(model, batch)
-    except ValueError:
+    except ValueError as error:
+        if not _is_of_a_distribution(error):
+            raise
         checked = Distribution._validate_args
         Distribution.set_default_validate_args(False)
         try:
             loss = loss_fn(model, batch)
-        except Exception:  # it was something else that was wrong
+        except Exception:  # it has other checks, too
             loss = None
         finally:
             Distribution.set_default_validate_args(checked)
         if loss is None or torch.isfinite(loss):
             raise
         return loss
+
+
+def _is_of_a_distribution(error: Exception) -> bool:
+    """Whether a check of ``torch.distributions`` has raised it."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith(
+        Distribution.__module__.rpartition(".")[0]
+    )

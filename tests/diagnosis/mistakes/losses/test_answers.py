@@ -316,3 +316,20 @@ def test_complementary_labels(excluded, expected):
         return excluded(model(batch[0])[:, :5], Y_OF_FIVE)
 
     assert found(layers(), (ANCHORS, Y_OF_FIVE), loss) == expected
+
+
+class Views(nn.Module):
+    """Predicts what a frozen copy tells of another view, which runs with its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.online, self.target = layers(), layers().requires_grad_(False)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_view_driven_away_from_what_a_frozen_network_tells(sign):
+    def loss(model, batch):
+        one, other = model.online(batch[0]), model.target(batch[1])
+        return sign * F.cosine_similarity(one, other).mean()
+
+    assert found(Views(), (ANCHORS, ALIKE), loss) == ([RISES] if sign > 0 else [])

@@ -59,9 +59,7 @@ def right_answers(traced: TracedPass) -> Finding | None:
         return None
     outputs = [Made(node.number, 0) for node in layers]
     if not taken:
-        # What a frozen network tells of the one view is a target, and not an answer.
-        is_learnt = all(depends_on_weights(one, traced.nodes) for one in outputs)
-        return _of_pairs(outputs, traced) if is_learnt else None
+        return _of_pairs(outputs, traced)
     (labels, *others) = taken
     if others or len(outputs) > 1 or labels.ndim != 1 or labels.is_floating_point():
         return None
@@ -339,6 +337,8 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
             f"{wording.number(losses[0])}, and with equal ones for inputs of different samples "
             f"{wording.number(losses[1])}."
         )
+    if not all(depends_on_weights(one, traced.nodes) for one in outputs):
+        return None  # what a frozen network tells of the one view is a target, and no answer
     same = own[:1].expand_as(own)
     nearly = {first: same + _NEARLY * own, second: same + _NEARLY * own.roll(1, 0)}
     every = dict.fromkeys(range(len(given)), same)
