@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,20 @@ def test_the_table_has_no_cycles():
 )
 def test_the_parser_sees_every_form_of_import(line, room):
     assert room in imported_rooms(line)
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="git knows what belongs to the repository"
+)
+def test_the_root_holds_what_newcomers_look_for_and_nothing_else():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    folders = {".ci", "benchmarks", "docs", "examples", "papers", "src", "tests"}
+    files = {".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff"}
+    files |= {"CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "constraints.txt"}
+    files |= {"pyproject.toml"}
+    assert {line.split("/")[0] for line in listed.stdout.splitlines()} == folders | files
 
 
 class TestTheCensus:
