@@ -89,6 +89,14 @@ class TestInputs:
     def test_a_loss_of_the_users(self, equipoise):
         assert checkup(equipoise, "nets.py:build", "--loss", "nets.py:absolute").code == 0
 
+    def test_an_optimizer_of_the_users(self, equipoise, folder):
+        (folder / "steps.py").write_text(
+            "import torch\n"
+            "def fast(model):\n    return torch.optim.SGD(model.parameters(), lr=1e4)\n"
+        )
+        done = checkup(equipoise, "nets.py:build", "--optimizer", "steps.py:fast", "--json")
+        assert done.json["optimizer"]["outcome"] == "too large"
+
     @pytest.mark.parametrize("data", ["random:3x4x4:7", "random:20:3", "batches.py:dataset"])
     def test_the_default_network_fits_the_data(self, equipoise, data):
         sizes = ("--arg", "depth=4", "--arg", "width=32")
@@ -126,6 +134,14 @@ BAD = {
     "unknown data": (("nets.py:build", "--data", "digit"), "Did you mean 'digits'?"),
     "unknown loss": (("nets.py:build", "--loss", "hinge"), "unknown loss 'hinge'"),
     "loss that is none": (("nets.py:build", "--loss", "nets.py:number"), "a loss is a function"),
+    "unknown optimizer": (
+        ("nets.py:build", "--optimizer", "adm"),
+        "unknown optimizer 'adm'; known are sgd, adam, adamw, and file.py:name",
+    ),
+    "optimizer that is none": (
+        ("nets.py:build", "--optimizer", "nets.py:number"),
+        "an optimizer is given as a function of the model",
+    ),
     "unknown device": (("nets.py:build", "--device", "abacus"), "no device 'abacus'"),
     "device that is not there": (("nets.py:build", "--device", "vulkan"), "Try cpu."),
 }

@@ -581,3 +581,42 @@ def test_a_loss_that_calls_methods_alone_ends_no_checkup(model):
     assert note.severity == "note"
     assert "the loss call its methods" in note.detail
     assert not any("not measured" in f.title for f in report.findings if f is not note)
+
+
+class TestOptimizer:
+    """The user's own, whose steps are tried."""
+
+    @pytest.mark.parametrize(
+        ("rate", "severity", "sentence"),
+        [
+            (100.0, "critical", "Not ready to train: the learning rate 100 of SGD is too large"),
+            (0.1, "good", "Will train"),
+        ],
+    )
+    def test_a_rate_that_is_too_large_is_the_verdict(self, rate, severity, sentence):
+        optimizer = partial(torch.optim.SGD, lr=rate)
+        report = checkup(mlp, DIGITS, optimizer=optimizer, seeds=1, batches=1, batch_size=32)
+        assert report.verdict.sentence.startswith(sentence)
+        assert report.optimizer.rate == rate
+        (about,) = (one for one in report.findings if "of SGD at" in one.detail)
+        assert about.severity == severity
+        assert to_plain(from_plain(Checkup, to_plain(report))) == to_plain(report)
+
+    def test_a_broken_model_is_not_stepped(self):
+        def build():
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), RootOfZero())
+
+        report = checkup(build, DIGITS, optimizer=torch.optim.Adam, **SMALL)
+        assert report.verdict.sentence.startswith("Will not train")
+        assert report.optimizer is None
+
+    def test_a_wrong_one_is_refused_before_anything_is_measured(self):
+        with pytest.raises(ValueError, match="optimizer is a float"):
+            checkup(mlp, DIGITS, optimizer=0.1)
+
+
+class RootOfZero(nn.Module):
+    """Its derivative is not finite."""
+
+    def forward(self, x):
+        return (0 * x).sqrt()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # --help does not wait for torch
 
 # Seeds of --smoothness, at most: its trainings are measured on the way, which takes longer.
 _MOST_TRAININGS = 3
+# What trainings of the check-up take their steps with.
+_OPTIMIZERS = ("sgd", "adam", "adamw")
 # Budget of --fix for the default model.
 _DEFAULT_SECONDS = 20.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -92,10 +94,11 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--optimizer",
-        choices=("sgd", "adam", "adamw"),
-        default="sgd",
-        help="optimiser of --fix (sgd with momentum) and --smoothness (sgd without), each variant "
-        "at its best learning rate (default: %(default)s)",
+        default=_OPTIMIZERS[0],
+        help="sgd, adam or adamw: what --fix (sgd with momentum) and --smoothness (sgd without) "
+        "train with, each variant at its best learning rate (default: %(default)s); or your own, "
+        "file.py:name of a function of the model that returns it: then what it holds is looked "
+        "at, and some of its steps are tried",
     )
     parser.add_argument(
         "--fail-on",
@@ -115,11 +118,14 @@ def run(args: Namespace) -> Checkup:
     """Run the check-up."""
     check_writable(args.out)
     import_at_once("equipoise.diagnosis", "equipoise.report.checkup.page", "matplotlib.figure")
-    from equipoise.cli.targets import examine
+    from equipoise.cli.targets import choose_optimizer, examine
     from equipoise.diagnosis.checkup import checkup
     from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 
     smoothness = None
+    own = choose_optimizer(args.optimizer, _OPTIMIZERS)
+    if own is not None:
+        args.optimizer = _OPTIMIZERS[0]
     fix = _fix(args)
     if args.smoothness:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
@@ -127,6 +133,7 @@ def run(args: Namespace) -> Checkup:
     return examine(
         checkup,
         args,
+        optimizer=own,
         seeds=args.seeds,
         batches=args.batches,
         fix=fix,

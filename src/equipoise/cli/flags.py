@@ -18,6 +18,7 @@ FLAGS = {
     "preconditioning=True": "--preconditioning",
     "hessian=True": "--hessian",
     "loss_fn=": "--loss file.py:name",
+    "optimizer=": "--optimizer file.py:name",
     "data_dir=": "--data-dir",
     "download=True": "--download",
 }

@@ -21,11 +21,12 @@ from equipoise.cli.progress import bars
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
+from equipoise.diagnosis.optimizer.given import OptimizerOf
 from equipoise.diagnosis.record import Examination
 from equipoise.instrument.batches import is_pair, shapes
 from equipoise.instrument.copies import copied
 from equipoise.models.mlp import mlp
-from equipoise.records.wording import closest, first_sentence
+from equipoise.records.wording import closest, first_sentence, with_article
 
 _WIDTH = 128
 _BATCH_SIZE = 64
@@ -269,6 +270,28 @@ def choose_loss(spec: str) -> Loss | None:
             f"{spec} is a {type(found).__name__}; a loss is a function of (model, batch)."
         )
     return found
+
+
+def choose_optimizer(spec: str, known: Sequence[str]) -> OptimizerOf | None:
+    """Return the user's own optimiser, or None for a name that trainings of ours know.
+
+    Raises:
+        ValueError: If the name is unknown or does not lead to a callable.
+    """
+    if spec in known:
+        return None
+    if ":" not in spec:
+        raise ValueError(
+            f"unknown optimizer {spec!r}; known are {', '.join(known)}, and file.py:name of a "
+            f"function of the model.{closest(spec, known)}"
+        )
+    found = resolve(spec)
+    if not callable(found):
+        raise ValueError(
+            f"{spec} is {with_article(type(found).__name__)}; an optimizer is given as a function "
+            "of the model."
+        )
+    return cast(OptimizerOf, found)
 
 
 def _keyword(argument: str) -> tuple[str, Any]:

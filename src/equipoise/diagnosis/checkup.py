@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,8 @@ from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.data.inputs import OFF
 from equipoise.diagnosis.mistakes.training.plateaus import ENDLESS
 from equipoise.diagnosis.mistakes.training.reach import MOST
+from equipoise.diagnosis.optimizer.given import GivenOptimizer, stepping_of
+from equipoise.diagnosis.optimizer.trial import STEPS
 from equipoise.diagnosis.preconditioning.findings import conclude_preconditioning
 from equipoise.diagnosis.price import OF_LAYERS, free_memory, memory_in_words, plan, prices
 from equipoise.diagnosis.problem import Model, Problem, facts, name_of
@@ -49,6 +52,7 @@ def checkup(
     data: object = None,
     *,
     loss_fn: Loss | None = None,
+    optimizer: GivenOptimizer | None = None,
     batch_size: int = 64,
     seeds: int = 5,
     batches: int = 2,
@@ -80,6 +84,11 @@ def checkup(
         loss_fn: ``loss_fn(model, batch)``, a criterion of (output, target) such as
             ``nn.CrossEntropyLoss()``, or ``"cross-entropy"`` or ``"mse"``; by default the model's
             own loss, or what outputs and targets ask for.
+        optimizer: Your optimiser, so that what it holds and what its steps do to the loss is
+            looked at too: one that holds the module's parameters, a class of
+            ``torch.optim`` (or a ``partial`` of one), or a function of the model that returns it,
+            such as ``lambda model: torch.optim.SGD(model.parameters(), lr=0.1)``. By default that
+            of a LightningModule's ``configure_optimizers`` or of a Hugging Face Trainer.
         batch_size: Samples per batch, where the data do not fix it.
         seeds: Initialisations to measure.
         batches: Batches to measure for each.
@@ -103,8 +112,9 @@ def checkup(
         Everything that was found. After Ctrl-C, what was finished, marked as interrupted.
 
     Raises:
-        ValueError: If the factory, the data, the loss or the batch size cannot be used, or if one
-            of them fails later: then its ``finished`` is the record of what was found before.
+        ValueError: If the factory, the data, the loss, the optimiser or the batch size cannot be
+            used, or if one of them fails later: then its ``finished`` is the record of what was
+            found before.
 
     Examples:
         >>> from equipoise import models
@@ -142,6 +152,9 @@ def checkup(
             seed=seed,
         )
         fresh = problem.fresh(problem.seed)
+        stepping, words = stepping_of(model, optimizer, problem.fresh(problem.seed))
+        if words:
+            problem = replace(problem, assumptions=(*problem.assumptions, words))
         if problem.device.type == "cpu":
             refine_threads(lambda: problem.rehearse(fresh))
         redraw = seeds > 1 and draws_new_weights(fresh, problem.fresh(problem.seed + 1))
@@ -152,12 +165,14 @@ def checkup(
                 problem.step_seconds,
                 prices(problem, fresh, training),
                 passes=len(problem.held) * (seeds if redraw else 1),
+                further=0 if stepping is None else STEPS,
                 asked=[name for name, wanted in asked.items() if wanted],
                 budget=budget,
             ),
             seeds=seeds if redraw else 1,
             report=report,
             watch=watch,
+            stepping=stepping,
         )
         if notice is not None:
             memory = memory_in_words(fresh, free_memory(problem.device), problem.kept_bytes)
@@ -197,6 +212,7 @@ def _record(examined: Examination, target: str, started: float) -> Checkup:
         growth=growth,
         comparisons=examined.comparisons,
         conditioning=examined.conditioning,
+        optimizer=examined.optimizer,
         remedies=examined.remedies,
         proposal=examined.proposal,
         findings=findings,

@@ -25,6 +25,10 @@ from equipoise.diagnosis.initialisation.record import Initialisation
 from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
 from equipoise.diagnosis.initialisation.ties import told_by_logits
 from equipoise.diagnosis.mistakes.find import Search
+from equipoise.diagnosis.optimizer.check import check_optimizer
+from equipoise.diagnosis.optimizer.findings import conclude_optimizer
+from equipoise.diagnosis.optimizer.given import Stepping
+from equipoise.diagnosis.optimizer.record import OptimizerCheck
 from equipoise.diagnosis.preconditioning.measure import preconditioning
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.preconditioning.sizes import samples_wanted, sizes
@@ -82,6 +86,7 @@ class Examination:
         seeds: Initialisations to measure; one if the factory draws no new ones.
         report: Called with a stage, finished and total steps.
         watch: Started with the check-up.
+        stepping: How the user's training takes its steps, if that is known.
     """
 
     problem: Problem
@@ -90,6 +95,7 @@ class Examination:
     seeds: int
     report: Progress
     watch: Stopwatch
+    stepping: Stepping | None = None
     initialisation: Initialisation | None = None
     unchecked: str = ""
     sites: tuple[Site, ...] = ()
@@ -116,6 +122,7 @@ class Examination:
     proposal: Proposal | None = None
     fix: Fix | None = None
     smoothness: Smoothness | None = None
+    optimizer: OptimizerCheck | None = None
     interrupted: bool = False
     failure: Exception | None = None
 
@@ -127,7 +134,11 @@ class Examination:
     @property
     def mistakes(self) -> list[Finding]:
         """Of the use of the model, and what could not be looked at."""
-        return [*self.alike, *(self.search.found if self.search is not None else ())]
+        return [
+            *conclude_optimizer(self.optimizer),
+            *self.alike,
+            *(self.search.found if self.search is not None else ()),
+        ]
 
     def run(
         self,
@@ -172,6 +183,8 @@ class Examination:
                 raise
             self.unmeasured = str(error)
         self._find_obstacles(has_functions)
+        if self.stepping is not None and not self.obstacle:
+            self.optimizer = check_optimizer(self.problem, self.stepping, self.report)
         if self.growth is None:
             return
         self.comparisons = compare(self.growth, self.predictions)

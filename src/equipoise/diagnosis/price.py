@@ -117,6 +117,7 @@ def plan(
     prices: Mapping[str, float],
     *,
     passes: int = _PASSES,
+    further: int = 0,
     asked: Sequence[str] = (),
     budget: float | None = None,
 ) -> Plan:
@@ -127,6 +128,7 @@ def plan(
         prices: Seconds of ``smoothness``, ``preconditioning`` and ``hessian``, each without the
             others; of those alone that the model has.
         passes: That are measured, over all initialisations and batches.
+        further: Training steps of parts that are not optional.
         asked: Names of parts that are run in any case.
         budget: Seconds for all together; by default nothing beyond the default is run.
 
@@ -139,7 +141,7 @@ def plan(
         >>> [round(plan(0.1, prices, passes=n).seconds, 1) for n in (2, 10, 100)]
         [5.5, 5.5, 14.5]
     """
-    spent = _steps(passes) * step_seconds + SECONDS
+    spent = (_steps(passes) + further) * step_seconds + SECONDS
     run, left = set(asked), []
     spent += sum(prices.get(name, 0.0) for name in run)
     for name, price in sorted(prices.items(), key=lambda pair: pair[1]):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from equipoise.diagnosis.fix.record import Fix, Proposal
 from equipoise.diagnosis.initialisation.record import Initialisation
+from equipoise.diagnosis.optimizer.record import OptimizerCheck
 from equipoise.diagnosis.preconditioning.record import LayerPreconditioning
 from equipoise.diagnosis.second_order.record import SecondOrderPooling
 from equipoise.diagnosis.smoothness.record import Smoothness
@@ -229,6 +230,8 @@ class Checkup(Examination):
         left_out: What was not measured for its price, and how to ask for it.
         proposal: A change of which theory expects more than of the model and of ``remedies``, not
             tried; ``None`` where there is none, or remedies were trained.
+        optimizer: What the user's own optimiser holds, and what its steps do, if one was given or
+            came with the model.
     """
 
     depth: int
@@ -250,6 +253,7 @@ class Checkup(Examination):
     initialisation: Initialisation | None = None
     left_out: tuple[LeftOut, ...] = ()
     proposal: Proposal | None = None
+    optimizer: OptimizerCheck | None = None
 
     @property
     def headlines(self) -> tuple[Finding, ...]:

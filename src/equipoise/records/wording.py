@@ -58,10 +58,11 @@ def plain(value: float) -> str:
     """Write a number that somebody chose, such as a learning rate, without trailing zeros.
 
     Examples:
-        >>> plain(0.1), plain(0.0003), plain(3e-7)
-        ('0.1', '0.0003', '3×10⁻⁷')
+        >>> plain(0.1), plain(0.0003), plain(3e-7), plain(1000.0)
+        ('0.1', '0.0003', '3×10⁻⁷', '1000')
     """
-    return f"{value:.3g}" if 1e-4 < value < 1e4 else number(value, 1)
+    digits = 3 if value < 1e3 else 4
+    return f"{value:.{digits}g}" if 1e-4 < value < 1e4 else number(value, 1)
 
 
 def percent(share: float, digits: int = 2) -> str:

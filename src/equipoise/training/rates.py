@@ -71,7 +71,7 @@ def tune_rate(
             break
         if len(scores) == len(grid) + extensions:
             return _tuned(scores, best, at_edge=True)
-        scores[_rounded(beyond)] = _or_infinite(score(_rounded(beyond)))
+        scores[rounded(beyond)] = _or_infinite(score(rounded(beyond)))
     return _tuned(scores, best, at_edge=False)
 
 
@@ -96,7 +96,7 @@ def _tuned(scores: dict[float, float], best: float, *, at_edge: bool) -> TunedRa
     return TunedRate(chosen, tuple(sorted(scores.items())), at_edge)
 
 
-def _rounded(rate: float) -> float:
+def rounded(rate: float) -> float:
     """Round to ten digits, so that 0.03 · (0.03/0.01) is 0.09 on every machine."""
     return float(f"{rate:.10g}")
 

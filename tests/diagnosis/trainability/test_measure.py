@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import importlib
+from functools import partial
 
 import pytest
 import torch
@@ -164,6 +165,12 @@ class TestAssertTrainable:
         with pytest.raises(AssertionError, match=r"not ready to train\. The loss has its sign"):
             eq.assert_trainable(model, fixed_batches(), loss_fn=turned, at_least=0)
         assert differences(before, fingerprint(model)) == []
+
+    def test_a_learning_rate_that_is_too_large_fails(self):
+        optimizer = partial(torch.optim.SGD, lr=1e3)
+        with pytest.raises(AssertionError, match="learning rate 1000 of SGD is too large"):
+            eq.assert_trainable(net, fixed_batches(), optimizer=optimizer)
+        assert eq.assert_trainable(net, fixed_batches(), optimizer=torch.optim.Adam)
 
     def test_options_reach_the_question(self, by_hand):
         x = torch.randn(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -12,6 +12,9 @@ from equipoise.diagnosis.forgotten import conclude_forgotten, forgotten
 from equipoise.diagnosis.initialisation.stuck import conclude_stuck, stuck
 from equipoise.diagnosis.inputs.adapt import Loss
 from equipoise.diagnosis.mistakes.find import mistakes
+from equipoise.diagnosis.optimizer.check import check_optimizer
+from equipoise.diagnosis.optimizer.findings import conclude_optimizer
+from equipoise.diagnosis.optimizer.given import GivenOptimizer, stepping_of
 from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
@@ -106,6 +109,7 @@ def assert_trainable(
     *,
     at_least: float = 0.5,
     loss_fn: Loss | None = None,
+    optimizer: GivenOptimizer | None = None,
     batch_size: int = 64,
     device: torch.device | str | None = None,
     seed: int = 0,
@@ -120,6 +124,8 @@ def assert_trainable(
         at_least: Probability of training that is asked for.
         loss_fn: A function of (model, batch) or of (output, target), ``"cross-entropy"`` or
             ``"mse"``; by default it is found, as in :func:`equipoise.checkup`.
+        optimizer: Your optimiser, in any form that :func:`equipoise.checkup` takes: then some of
+            its steps are tried too.
         batch_size: Samples per batch, where the data do not fix it.
         device: Where the model runs; by default where a module is.
         seed: Seed of a factory's weights and of the batch.
@@ -130,7 +136,8 @@ def assert_trainable(
 
     Raises:
         AssertionError: If the probability is lower, or a critical mistake was found, such as a
-            loss with its sign turned; the message tells the reason.
+            loss with its sign turned or a learning rate that is too large; the message tells
+            the reason.
         ValueError: If ``at_least`` is no probability, model, loss and data do not fit together,
             or no operation of the model has a gradient.
 
@@ -153,7 +160,12 @@ def assert_trainable(
             f"{wording.percent(at_least)} are asked for"
             + (f": {found.reason}." if found.reason else ".")
         )
-    for finding in mistakes(taken.graph, fresh, taken.problem):
+    stepping, _ = stepping_of(model, optimizer, problem.fresh(problem.seed))
+    steps = None if stepping is None else check_optimizer(problem, stepping)
+    for finding in (
+        *conclude_optimizer(steps),
+        *mistakes(taken.graph, fresh, taken.problem),
+    ):
         if finding.severity == "critical":
             raise AssertionError(
                 f"the model is not ready to train. {finding.title}. {finding.detail} "

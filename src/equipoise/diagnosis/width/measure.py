@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from equipoise.diagnosis.factories import fresh
 from equipoise.diagnosis.inputs.adapt import Loss
+from equipoise.diagnosis.optimizer.given import OptimizerOf, optimizer_of
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.rehearsal import rehearse
 from equipoise.diagnosis.width.findings import conclude_coordinate_check
@@ -30,10 +31,7 @@ from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction, Progress
 from equipoise.numerics.checks import check_size
 from equipoise.numerics.options import named_options
-from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation, propagate
-
-OptimizerOf: TypeAlias = Callable[[nn.Module], torch.optim.Optimizer]
 
 # Optimisers whose first step is the learning rate times the sign of the gradient.
 _OF_SIGNS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adagrad)
@@ -203,7 +201,7 @@ def _run(
     *,
     predicted: bool,
 ) -> _Run:
-    stepper = _optimizer(optimizer, model)
+    stepper = optimizer_of(optimizer, model)
     rates = _rates(stepper, model)
     calls = _pass(model, batch, loss)
     sizes = {
@@ -245,22 +243,6 @@ def _step(
 def _inputs(module: nn.Module) -> int:
     """Weights of one output of a layer; 1 for factors and shifts."""
     return max((p[0].numel() for p in module.parameters(recurse=False) if p.ndim > 1), default=1)
-
-
-def _optimizer(optimizer: OptimizerOf, model: nn.Module) -> torch.optim.Optimizer:
-    try:
-        found = optimizer(model)
-    except Exception as error:  # users' code may raise anything
-        raise ValueError(
-            f"optimizer(model) raised {said(error)} Give a function of the "
-            "model, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)."
-        ) from error
-    if not isinstance(found, torch.optim.Optimizer):
-        raise ValueError(
-            f"optimizer(model) returned {type(found).__name__}, not a torch.optim.Optimizer. "
-            "Return the optimiser that takes the steps."
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True)

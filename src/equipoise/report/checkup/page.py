@@ -12,6 +12,7 @@ from equipoise.records import wording
 from equipoise.report.checkup.words import (
     first_screen,
     fix,
+    optimizer,
     overview,
     preconditioning,
     second_order,
@@ -26,6 +27,7 @@ WORDS = {
     "first": first_screen,
     "overview": overview,
     "bnp": preconditioning,
+    "steps": optimizer,
     "pooling": second_order,
     "smooth": smoothness,
     "fix": fix,

@@ -15,6 +15,7 @@ from equipoise.diagnosis.record import Checkup, Comparison, LayerPrediction
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records import wording
 from equipoise.report.checkup.terminal.fix import print_fix
+from equipoise.report.checkup.terminal.optimizer import print_optimizer
 from equipoise.report.checkup.terminal.preconditioning import print_preconditioning
 from equipoise.report.checkup.terminal.second_order import print_second_order
 from equipoise.report.checkup.terminal.smoothness import print_smoothness
@@ -70,6 +71,7 @@ def print_checkup(checkup: Checkup, console: Console, *, full: bool = False) -> 
         print_growth(checkup.growth, console, overview.predictions(checkup))
     _attribution(checkup, console)
     _conditioning(checkup.conditioning, console)
+    print_optimizer(checkup.optimizer, console)
     print_second_order(checkup.second_order, console)
     print_preconditioning(checkup.preconditioning, console)
     print_smoothness(checkup.smoothness, console)

@@ -1,0 +1,101 @@
+"""Look at what the user's optimiser holds, and try some of its steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.diagnosis.optimizer.given import Stepping, peak_rate
+from equipoise.diagnosis.optimizer.record import OptimizerCheck
+from equipoise.diagnosis.optimizer.trial import Trainee, try_rates
+from equipoise.diagnosis.problem import Problem
+from equipoise.instrument.progress import silent
+from equipoise.instrument.types import Progress
+
+# Seconds for steps at other learning rates than the user's, where the loss does not fall at that.
+_PATIENCE = 20.0
+
+
+def check_optimizer(
+    problem: Problem, stepping: Stepping, report: Progress = silent
+) -> OptimizerCheck:
+    """Judge an optimiser by what it holds, and by what a few of its steps do to the loss.
+
+    Args:
+        problem: Model, data and loss. Steps are taken by copies of the model.
+        stepping: How the user's training takes its steps.
+        report: Called with a stage, finished and total steps.
+
+    Raises:
+        ValueError: If the user's function raises or returns no optimiser.
+    """
+    model = problem.fresh(problem.seed)
+    optimizers = stepping.make(model)
+    found = _described(model, optimizers)
+    reason = _obstacle(found, stepping, optimizers)
+    if reason:
+        return replace(found, reason=reason)
+
+    def trainee() -> Trainee:
+        copy = problem.fresh(problem.seed)
+        (optimizer,) = stepping.make(copy)
+        return Trainee(copy, optimizer, stepping.clip, stepping.warms_up)
+
+    outcome, trials, unmoved = try_rates(problem, trainee, report, _PATIENCE)
+    return replace(found, outcome=outcome, trials=trials, unmoved=unmoved)
+
+
+def _described(model: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> OptimizerCheck:
+    groups = [group for one in optimizers for group in one.param_groups]
+    held = {id(tensor) for group in groups for tensor in group["params"]}
+    wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return OptimizerCheck(
+        optimizer=" and ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
+        rate=max((peak_rate(group) for group in groups if "lr" in group), default=math.nan),
+        parameters=tuple(wanted),
+        left_out=tuple(name for name, p in wanted.items() if id(p) not in held),
+        held=len(held),
+        climbs=any(group.get("maximize", False) for group in groups),
+        half_life=min(map(_half_life, groups), default=math.inf),
+    )
+
+
+def _half_life(group: Mapping[str, Any]) -> float:
+    r"""Steps in which weight decay alone halves weights, :math:`\ln 2/(\eta\lambda/(1-\mu))`.
+
+    Adam's own decay goes through its normalisation and does not count.
+
+    Examples:
+        >>> round(_half_life({"lr": 0.1, "weight_decay": 0.1, "momentum": 0.0}))
+        69
+        >>> _half_life({"lr": 0.1, "weight_decay": 0.0})
+        inf
+    """
+    is_adaptive = "betas" in group and not group.get("decoupled_weight_decay", False)
+    decay = 0.0 if is_adaptive else float(group.get("weight_decay", 0.0))
+    rate = peak_rate(group) * decay / max(1 - float(group.get("momentum", 0.0)), 1e-3)
+    return math.log(2) / rate if rate > 0 else math.inf
+
+
+def _obstacle(
+    found: OptimizerCheck, stepping: Stepping, optimizers: tuple[torch.optim.Optimizer, ...]
+) -> str:
+    """Why no steps can be tried; empty if they can."""
+    if found.is_of_another_model:
+        return "it holds none of the model's parameters"
+    if stepping.by_hand:
+        return "the model takes its steps by hand"
+    if len(optimizers) > 1:
+        return "there are several, which take turns"
+    if found.climbs:
+        return "it maximises"
+    if any("lr" not in group for group in optimizers[0].param_groups):
+        return f"groups of {found.optimizer} have no learning rate"
+    if found.rate == 0:
+        return "its learning rate is zero"
+    return ""

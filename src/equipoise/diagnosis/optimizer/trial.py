@@ -1,0 +1,226 @@
+"""Some steps of the user's optimiser on copies of the model, at its own rate and at others."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.diagnosis.optimizer.given import peak_rate
+from equipoise.diagnosis.optimizer.record import RateTrial, StepsOutcome
+from equipoise.diagnosis.problem import Problem
+from equipoise.instrument.random_states import seeded
+from equipoise.instrument.types import Batch, LossFunction, Progress
+from equipoise.training.loop import loss_of
+from equipoise.training.rates import rounded
+
+# Steps at each rate, and those that confirm a suspicion, at most and of models that are slow.
+STEPS = 12
+_CONFIRMING, _FEWER = 60, 24
+# A fall of the loss by this share of its size is clear: no other rate is tried.
+_CLEAR = 0.03
+# Powers of ten by which the rate is lowered, until the loss falls, or raised.
+_POWERS = 8
+# What a tenfold and a hundredfold rate reach in the same steps, where the own one is too small: in
+# proportion they would reach 10 and 100 times as much. A tenth that reaches more, too, is better.
+_GAINS = (4.0, 20.0)
+# The part of another rate's fall that the own one should reach in the confirming steps.
+_AT_LEAST = {"too large": 0.25, "too small": 0.1}
+_STAGE = "trying the optimiser's steps"
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Trainee:
+    """A copy of the model with its optimiser.
+
+    Args:
+        model: The copy.
+        optimizer: What steps it.
+        clip: The largest norm of gradients; None without clipping.
+        warms_up: Whether the learning rate rises from zero, in the first half of the steps here.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    clip: float | None
+    warms_up: bool
+
+    def step(self, batch: Batch, loss_fn: LossFunction) -> float:
+        """Take one step, and return the loss before it."""
+        losses: list[Tensor] = []
+
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            loss = loss_of(self.model, batch, loss_fn)
+            losses.append(loss.detach())
+            torch.autograd.backward(loss)
+            if self.clip is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            return loss
+
+        if _needs_closure(self.optimizer):
+            self.optimizer.step(closure)  # type: ignore[arg-type]  # PyTorch wants a float
+        else:
+            closure()
+            self.optimizer.step()
+        return float(losses[0])
+
+    def weights_in_half(self) -> list[nn.Parameter]:
+        """The weights in half precision."""
+        return [p for p in self.model.parameters() if p.requires_grad and p.dtype in HALF]
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its steps compute the loss themselves, several times, as those of LBFGS."""
+    taken = inspect.signature(optimizer.step).parameters
+    return "closure" in taken and taken["closure"].default is inspect.Parameter.empty
+
+
+def try_rates(
+    problem: Problem, trainee: Callable[[], Trainee], report: Progress, patience: float
+) -> tuple[StepsOutcome, tuple[RateTrial, ...], float]:
+    """Step at the user's rate, and where the loss does not fall clearly, at others.
+
+    A rate is called too large only if more steps at it reach less than a quarter of what one of
+    the smaller rates has reached, and too small only if they reach less than a tenth of what a
+    hundredfold rate has: a loss that rises before it falls, as momentum makes it, is no mistake.
+
+    Args:
+        problem: Batches and loss.
+        trainee: Makes a copy of the model, always the same, with its optimiser.
+        report: Called with a stage, finished and total steps.
+        patience: Seconds for all but the first trial.
+
+    Returns:
+        The outcome, all trials in their order, and the share of weights in half precision that
+        the first one left as they were.
+    """
+    affordable = int(patience / max(problem.step_seconds, 1e-9))
+    trials = _Trials(problem, trainee, report, affordable)
+    return _judged(trials), tuple(trials.taken), trials.unmoved
+
+
+def _judged(trials: _Trials) -> StepsOutcome:
+    own = trials.at(1.0, STEPS)
+    if own.everywhere and own.fall > _CLEAR * abs(own.before):
+        return "falls"
+    smaller = _best_smaller(trials, own)
+    if smaller is not None:
+        longer = trials.at(1.0, trials.confirming)
+        return "falls" if longer.fall > _AT_LEAST["too large"] * smaller.fall else "too large"
+    if not own.everywhere:
+        return "falls at no rate"
+    for power, gain in enumerate(_GAINS, start=1):
+        larger = trials.at(10.0**power, STEPS)
+        if not (larger.everywhere and larger.fall > gain * own.fall):
+            return "falls"
+    longer = trials.at(1.0, trials.confirming)
+    if longer.fall > _AT_LEAST["too small"] * larger.fall:
+        return "falls"
+    for power in range(len(_GAINS) + 1, _POWERS):
+        further = trials.at(10.0**power, STEPS) if trials.can_go_on else larger
+        if not (further.everywhere and further.fall > larger.fall):
+            break
+        larger = further
+    return "too small"
+
+
+def _best_smaller(trials: _Trials, own: RateTrial) -> RateTrial | None:
+    """The best of smaller rates, if the loss falls at one, and much more than at the own one."""
+    best: RateTrial | None = None
+    for power in range(1, 2 if own.everywhere else _POWERS):
+        if not trials.can_go_on:
+            break
+        found = trials.at(10.0**-power, STEPS)
+        if best is not None:
+            return max(best, found, key=lambda one: one.fall if one.everywhere else -math.inf)
+        if found.everywhere and found.fall > _GAINS[0] * max(own.fall, 0.0):
+            best = found
+    return best
+
+
+class _Trials:
+    """Trials of one optimiser, in their order.
+
+    Args:
+        problem: Batches and loss.
+        trainee: Makes a copy of the model, always the same, with its optimiser.
+        report: Called with a stage, finished and total steps.
+        affordable: Steps of all together; of slow models at least the fewest that tell something.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        trainee: Callable[[], Trainee],
+        report: Progress,
+        affordable: int,
+    ) -> None:
+        self._problem, self._trainee, self._report = problem, trainee, report
+        self.confirming = min(_CONFIRMING, max(_FEWER, affordable // 2))
+        self._affordable = max(affordable, self.confirming + 3 * STEPS)
+        self.taken: list[RateTrial] = []
+        self.unmoved = math.nan
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another trial can be afforded, and then the steps that confirm."""
+        taken = sum(one.steps for one in self.taken)
+        return taken + STEPS + self.confirming <= self._affordable
+
+    def at(self, factor: float, steps: int) -> RateTrial:
+        """Take steps at a multiple of the user's learning rate."""
+        one, held = self._trainee(), self._problem.held
+        start = [weight.detach().clone() for weight in one.weights_in_half()]
+        groups = [(group, factor * peak_rate(group)) for group in one.optimizer.param_groups]
+        with seeded(self._problem.seed), torch.enable_grad():
+            before = self._losses(one)
+            last = math.nan
+            for number, batch in enumerate(itertools.islice(itertools.cycle(held), steps)):
+                self._report(_STAGE, number, steps)
+                part = min(1.0, 2 * (number + 1) / steps) if one.warms_up else 1.0
+                for group, rate in groups:
+                    group["lr"] = part * rate
+                last = one.step(batch, self._problem.loss_fn)
+                if not math.isfinite(last):
+                    break
+            after = self._losses(one) if math.isfinite(last) else [math.inf]
+        self._report(_STAGE, steps, steps)
+        if not self.taken:
+            self.unmoved = _unmoved(one.weights_in_half(), start)
+        finite = all(map(math.isfinite, after))
+        self.taken.append(
+            RateTrial(
+                rate=rounded(max(rate for _, rate in groups)),
+                steps=steps,
+                before=math.fsum(before) / len(before),
+                after=math.fsum(after) / len(after) if finite else math.inf,
+                everywhere=finite and all(y < x for x, y in zip(before, after, strict=True)),
+            )
+        )
+        return self.taken[-1]
+
+    def _losses(self, one: Trainee) -> list[float]:
+        """The loss of every batch, each time with the same noise."""
+        losses = []
+        for batch in self._problem.held:
+            with seeded(self._problem.seed):
+                losses.append(float(loss_of(one.model, batch, self._problem.loss_fn).detach()))
+        return losses
+
+
+def _unmoved(weights: Sequence[nn.Parameter], start: Sequence[Tensor]) -> float:
+    """Share of the weights with a gradient that are what they were."""
+    moving = still = 0
+    for weight, old in zip(weights, start, strict=True):
+        if weight.grad is not None:
+            has_gradient = weight.grad != 0
+            moving += int(has_gradient.sum())
+            still += int((has_gradient & (weight.detach() == old)).sum())
+    return still / moving if moving else math.nan
