@@ -130,15 +130,16 @@ def _steps(found: OptimizerCheck) -> list[Finding]:
                     f"{wording.plain(fastest.rate)}.",
                 )
             ]
-        case "falls at no rate" if not found.unmoved > _ROUNDED:
-            smallest = min(one.rate for one in found.trials)
+        case "undecided" if not found.unmoved > _ROUNDED:
+            rates = [one.rate for one in found.trials]
+            low, high = wording.plain(min(rates)), wording.plain(max(rates))
+            others = "" if low == high else f" Rates from {low} to {high} show no more."
             return [
                 Finding(
                     "note",
-                    "No step of the optimiser lowered the loss on all batches",
-                    f"{_told(found.trials[0], name)} Nor did smaller rates, down to "
-                    f"{wording.plain(smallest)}, lower it on every batch. A loss that is mostly "
-                    "noise does this, and one whose gradient is not its own.",
+                    "Whether the optimiser's steps lower the loss is undecided",
+                    f"{_told(found.trials[0], name)}{others} A loss that is mostly noise does "
+                    "this, and one whose gradient is not its own.",
                 )
             ]
     return []

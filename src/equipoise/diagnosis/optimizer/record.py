@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Whether the loss falls by the optimiser's steps, and if it does not, at which rates it does.
-StepsOutcome = Literal["falls", "too large", "too small", "falls at no rate", "not tried"]
+StepsOutcome = Literal["falls", "too large", "too small", "undecided", "not tried"]
 
 
 @dataclass(frozen=True, slots=True)

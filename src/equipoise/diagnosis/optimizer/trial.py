@@ -22,13 +22,13 @@ from equipoise.training.rates import rounded
 # Steps at each rate, and those that confirm a suspicion, at most and of models that are slow.
 STEPS = 12
 _CONFIRMING, _FEWER = 60, 24
-# A fall of the loss by this share of its size is clear: no other rate is tried.
+# A change of the loss by this share of its size is clear; where it falls so, all is well.
 _CLEAR = 0.03
-# Powers of ten by which the rate is lowered, until the loss falls, or raised.
-_POWERS = 8
-# What a tenfold and a hundredfold rate reach in the same steps, where the own one is too small: in
-# proportion they would reach 10 and 100 times as much. A tenth that reaches more, too, is better.
-_GAINS = (4.0, 20.0)
+# Powers of ten by which the rate is lowered or raised, and lowered where the loss does not rise.
+_POWERS, _FEW_POWERS = 8, 4
+# A larger rate that does so many times as much is better, too, however small both are: in
+# proportion a tenfold one would do 10 times as much.
+_GAIN = 20.0
 # The part of another rate's fall that the own one should reach in the confirming steps.
 _AT_LEAST = {"too large": 0.25, "too small": 0.1}
 _STAGE = "trying the optimiser's steps"
@@ -89,7 +89,8 @@ def try_rates(
 
     A rate is called too large only if more steps at it reach less than a quarter of what one of
     the smaller rates has reached, and too small only if they reach less than a tenth of what a
-    hundredfold rate has: a loss that rises before it falls, as momentum makes it, is no mistake.
+    rate that is at least a hundred times as large has: a loss that rises before it falls, as
+    momentum makes it, is no mistake.
 
     Args:
         problem: Batches and loss.
@@ -108,41 +109,65 @@ def try_rates(
 
 def _judged(trials: _Trials) -> StepsOutcome:
     own = trials.at(1.0, STEPS)
-    if own.everywhere and own.fall > _CLEAR * abs(own.before):
+    if _falls_clearly(own):
         return "falls"
-    smaller = _best_smaller(trials, own)
-    if smaller is not None:
-        longer = trials.at(1.0, trials.confirming)
-        return "falls" if longer.fall > _AT_LEAST["too large"] * smaller.fall else "too large"
-    if not own.everywhere:
-        return "falls at no rate"
-    for power, gain in enumerate(_GAINS, start=1):
-        larger = trials.at(10.0**power, STEPS)
-        if not (larger.everywhere and larger.fall > gain * own.fall):
-            return "falls"
-    longer = trials.at(1.0, trials.confirming)
-    if longer.fall > _AT_LEAST["too small"] * larger.fall:
-        return "falls"
-    for power in range(len(_GAINS) + 1, _POWERS):
-        further = trials.at(10.0**power, STEPS) if trials.can_go_on else larger
-        if not (further.everywhere and further.fall > larger.fall):
+    if _rises_clearly(own):
+        return _beside_smaller(trials, own, _POWERS)
+    for power in range(1, _POWERS):
+        if not trials.can_go_on:
             break
-        larger = further
-    return "too small"
+        larger = trials.at(10.0**power, STEPS)
+        if larger.everywhere and (_falls_clearly(larger) or larger.fall > _GAIN * abs(own.fall)):
+            return _beside_larger(trials, own, larger, power)
+        if _rises_clearly(larger):
+            break
+    return _beside_smaller(trials, own, _FEW_POWERS)
 
 
-def _best_smaller(trials: _Trials, own: RateTrial) -> RateTrial | None:
-    """The best of smaller rates, if the loss falls at one, and much more than at the own one."""
+def _falls_clearly(one: RateTrial) -> bool:
+    return one.everywhere and one.fall > _CLEAR * abs(one.before)
+
+
+def _rises_clearly(one: RateTrial) -> bool:
+    return -one.fall > _CLEAR * abs(one.before)
+
+
+def _beside_smaller(trials: _Trials, own: RateTrial, powers: int) -> StepsOutcome:
+    """The outcome where the loss rises at the own rate, or stays what it is at larger ones too."""
+    smaller = _best_smaller(trials, own, powers)
+    if smaller is None:
+        return "falls" if own.everywhere else "undecided"
+    longer = trials.at(1.0, trials.confirming)
+    return "falls" if longer.fall > _AT_LEAST["too large"] * smaller.fall else "too large"
+
+
+def _best_smaller(trials: _Trials, own: RateTrial, powers: int) -> RateTrial | None:
+    """The best of smaller rates where the loss falls, clearly if it does not rise at the own."""
     best: RateTrial | None = None
-    for power in range(1, 2 if own.everywhere else _POWERS):
+    for power in range(1, powers):
         if not trials.can_go_on:
             break
         found = trials.at(10.0**-power, STEPS)
         if best is not None:
             return max(best, found, key=lambda one: one.fall if one.everywhere else -math.inf)
-        if found.everywhere and found.fall > _GAINS[0] * max(own.fall, 0.0):
+        if _falls_clearly(found) or (found.everywhere and _rises_clearly(own)):
             best = found
     return best
+
+
+def _beside_larger(trials: _Trials, own: RateTrial, larger: RateTrial, power: int) -> StepsOutcome:
+    """The outcome where the loss falls clearly at a larger rate, and not at the own one."""
+    if power == 1 and own.everywhere:
+        return "falls"
+    longer = trials.at(1.0, trials.confirming)
+    if power == 1 or longer.fall > _AT_LEAST["too small"] * larger.fall:
+        return "falls" if longer.fall > 0 else "undecided"
+    for further in range(power + 1, _POWERS):
+        found = trials.at(10.0**further, STEPS) if trials.can_go_on else larger
+        if not (found.everywhere and found.fall > larger.fall):
+            break
+        larger = found
+    return "too small"
 
 
 class _Trials:
