@@ -154,6 +154,17 @@ class WithoutRate(torch.optim.Optimizer):
         raise NotImplementedError
 
 
+class Broken(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError("no kernel for this device")
+
+
+def test_steps_that_fail_are_a_finding():
+    found = check(partial(Broken, lr=0.1))
+    assert (found.outcome, found.reason) == ("fails", "RuntimeError: no kernel for this device.")
+    assert titles(found) == [("critical", "Steps of Broken fail")]
+
+
 NOT_TRIED = {
     "its learning rate is zero": partial(SGD, lr=0.0),
     "it maximises": partial(SGD, lr=0.1, maximize=True),

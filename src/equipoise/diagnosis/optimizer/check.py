@@ -14,6 +14,8 @@ from equipoise.diagnosis.optimizer.given import Stepping, peak_rate
 from equipoise.diagnosis.optimizer.record import OptimizerCheck
 from equipoise.diagnosis.optimizer.trial import Trainee, try_rates
 from equipoise.diagnosis.problem import Problem
+from equipoise.diagnosis.refusals import in_words
+from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.progress import silent
 from equipoise.instrument.types import Progress
 
@@ -46,7 +48,13 @@ def check_optimizer(
         (optimizer,) = stepping.make(copy)
         return Trainee(copy, optimizer, stepping.clip, stepping.warms_up)
 
-    outcome, trials, unmoved = try_rates(problem, trainee, report, _PATIENCE)
+    try:
+        outcome, trials, unmoved = try_rates(problem, trainee, report, _PATIENCE)
+    except Exception as error:  # of the user's code; it is not to cost the rest of the check-up
+        let_go(error)
+        if lacks_memory(error):  # a training holds one copy less
+            return replace(found, reason=in_words(error).rstrip("."))
+        return replace(found, outcome="fails", reason=in_words(error))
     return replace(found, outcome=outcome, trials=trials, unmoved=unmoved)
 
 

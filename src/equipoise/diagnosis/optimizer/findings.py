@@ -101,6 +101,15 @@ def _settings(found: OptimizerCheck) -> list[Finding]:
 def _steps(found: OptimizerCheck) -> list[Finding]:
     name, rate = found.optimizer, wording.plain(found.rate)
     match found.outcome:
+        case "fails":
+            return [
+                Finding(
+                    "critical",
+                    f"Steps of {name} fail",
+                    f"{wording.capital(found.reason)} The first steps of a training fail like "
+                    "this.",
+                )
+            ]
         case "falls":
             best = max(_at_own_rate(found), key=lambda one: one.fall)
             return [Finding("good", "The optimiser's steps lower the loss", _told(best, name))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Whether the loss falls by the optimiser's steps, and if it does not, at which rates it does.
-StepsOutcome = Literal["falls", "too large", "too small", "undecided", "not tried"]
+StepsOutcome = Literal["falls", "too large", "too small", "undecided", "fails", "not tried"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class OptimizerCheck:
         half_life: Steps in which weight decay alone halves weights; infinite without decay.
         trials: Steps at its own learning rate, and at others where these tell more.
         outcome: What they show.
-        reason: Why no steps were tried; empty if they were.
+        reason: Why no steps were tried, or what one of them raised; empty if all were taken.
         unmoved: Share of the weights in half precision that its steps left as they were although
             they have gradients; nan without such weights.
     """

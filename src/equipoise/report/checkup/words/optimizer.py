@@ -37,6 +37,8 @@ def trial_rows(found: OptimizerCheck) -> list[TrialRow]:
 
 def conditions(found: OptimizerCheck) -> str:
     """Say what was tried, or why nothing was."""
+    if found.outcome == "fails":
+        return f"Steps of {found.optimizer} failed: {found.reason}"
     if found.reason:
         return f"Steps of {found.optimizer} were not tried: {found.reason}."
     return (
