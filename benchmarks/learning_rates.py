@@ -67,7 +67,7 @@ class Recurrent(nn.Module):
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MLP": plain_mlp,
     "MLP of 12 layers, batch norm": lambda: models.mlp(64, 10, depth=12, width=64),
-    "ResNet": lambda: models.resnet18(1, 10, width=4),
+    "ResNet": lambda: models.resnet18(in_channels=1, width=4),
     "transformer": transformer,
     "GRU": Recurrent,
 }

@@ -64,7 +64,7 @@ def _described(model: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) 
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return OptimizerCheck(
         optimizer=" and ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
-        rate=max((peak_rate(group) for group in groups if "lr" in group), default=math.nan),
+        rate=max((rate for rate in map(peak_rate, groups) if rate >= 0), default=math.nan),
         parameters=tuple(wanted),
         left_out=tuple(name for name, p in wanted.items() if id(p) not in held),
         held=len(held),
@@ -102,7 +102,7 @@ def _obstacle(
         return "there are several, which take turns"
     if found.climbs:
         return "it maximises"
-    if any("lr" not in group for group in optimizers[0].param_groups):
+    if any(math.isnan(peak_rate(group)) for group in optimizers[0].param_groups):
         return f"groups of {found.optimizer} have no learning rate"
     if found.rate == 0:
         return "its learning rate is zero"

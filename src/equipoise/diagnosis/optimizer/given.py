@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -116,10 +117,17 @@ def _given(subject: Model, optimizer: GivenOptimizer, fresh: nn.Module) -> Stepp
 def peak_rate(group: Mapping[str, Any]) -> float:
     """The largest learning rate of a group: of its schedule, where that has set one.
 
+    Returns:
+        The rate; nan of optimisers that have none or find their own, as Adafactor may.
+
     Examples:
         >>> peak_rate({"lr": 0.0, "initial_lr": 0.1}), peak_rate({"lr": 0.004, "max_lr": 0.1})
         (0.1, 0.1)
+        >>> peak_rate({"lr": None})
+        nan
     """
+    if group.get("lr") is None:
+        return math.nan
     return max(float(group.get(name, 0.0)) for name in ("lr", "initial_lr", "max_lr"))
 
 
@@ -219,5 +227,7 @@ def _transferred(
 
 def _warms_up(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """Whether a schedule has lowered a learning rate for the start."""
-    groups = [group for one in optimizers for group in one.param_groups if "lr" in group]
-    return any(float(group["lr"]) < peak_rate(group) for group in groups)
+    groups = [group for one in optimizers for group in one.param_groups]
+    return any(
+        float(group["lr"]) < peak_rate(group) for group in groups if group.get("lr") is not None
+    )

@@ -76,6 +76,13 @@ class Trainee:
         return [p for p in self.model.parameters() if p.requires_grad and p.dtype in HALF]
 
 
+def _as_in_training(optimizer: torch.optim.Optimizer) -> None:
+    """Switch optimisers that have modes as modules do, such as those without a schedule."""
+    switch = getattr(optimizer, "train", None)
+    if callable(switch):
+        switch()
+
+
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its steps compute the loss themselves, several times, as those of LBFGS."""
     taken = inspect.signature(optimizer.step).parameters
@@ -205,6 +212,7 @@ class _Trials:
         start = [weight.detach().clone() for weight in one.weights_in_half()]
         groups = [(group, factor * peak_rate(group)) for group in one.optimizer.param_groups]
         with seeded(self._problem.seed), torch.enable_grad():
+            _as_in_training(one.optimizer)
             before = self._losses(one)
             last = math.nan
             for number, batch in enumerate(itertools.islice(itertools.cycle(held), steps)):
