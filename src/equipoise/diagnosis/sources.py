@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import OF_SHAPES
 
 # Operations of layers with weights, and of attention.
@@ -39,19 +40,46 @@ DIFFERENCES = ("sub", "mse_loss", "smooth_l1_loss", "huber_loss")
 # Operations under which a sum of errors is no more than the difference of two sums.
 _LINEAR = {*ARRANGING, "neg", "mean", "sum", "add", "sub", "rsub", "expand", "where", "cat"}
 _LINEAR |= {"mul", "div", "index", "gather", "masked_fill", "masked_select", "stack"}
-
-
 # Pointwise operations that leave data as they are, up to scale and shift.
 _STRAIGHT = {*ARRANGING, "add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill"}
 
 
 def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
     """The operations that take what an operation made."""
-    return [
-        node
-        for node in nodes.values()
-        if any(isinstance(one, Made) and one.node == number for one in node.inputs)
-    ]
+    return [node for node in nodes.values() if takes_from(node, {number})]
+
+
+def following(
+    starts: Iterable[int],
+    nodes: Iterable[Node],
+    passes: Callable[[Node], bool] = lambda node: True,
+) -> Iterator[Node]:
+    """The operations that take what some have made, or what was made of that, in their order.
+
+    Args:
+        starts: Numbers of the operations; none of them is given.
+        nodes: All operations, in order.
+        passes: Whether those that take what an operation has made are to be given, too.
+    """
+    reached = set(starts)
+    for node in nodes:
+        if node.number not in reached and takes_from(node, reached):
+            yield node
+            if passes(node):
+                reached.add(node.number)
+
+
+def takes_from(node: Node, numbers: Container[int]) -> bool:
+    """Whether an operation takes what one of others has made."""
+    return any(isinstance(one, Made) and one.node in numbers for one in node.inputs)
+
+
+def either_way(node: Node) -> Sequence[tuple[Made | Given, Made | Given]]:
+    """The first two inputs in both orders, to tell which is which; none if it has fewer."""
+    if len(node.inputs) < 2:
+        return ()
+    first, second = node.inputs[:2]
+    return (first, second), (second, first)
 
 
 def is_error(node: Node, nodes: Mapping[int, Node]) -> bool:
@@ -88,8 +116,8 @@ def axis_of(softmax: Node) -> int:
 def before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:
     """What an operand was before it took the other's shape."""
     while isinstance(source, Made):
-        made = nodes.get(source.node)
-        if made is None or made.name != "expand" or not made.inputs:
+        made = nodes[source.node]
+        if made.name != "expand" or not made.inputs:
             break
         source = made.inputs[0]
     return source
@@ -107,10 +135,12 @@ def shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
 
 def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
     """Whether it has a gradient that leads to trained parameters, and not to data alone."""
-    return tensor(source, nodes).requires_grad and any(
-        given.kind == "parameter" and given.value.requires_grad
-        for given in given_of(source, nodes)
-    )
+    return tensor(source, nodes).requires_grad and any(map(is_trained, given_of(source, nodes)))
+
+
+def is_trained(source: Made | Given) -> TypeGuard[Given]:
+    """Whether it is a parameter of the model that is trained."""
+    return isinstance(source, Given) and source.kind == "parameter" and source.value.requires_grad
 
 
 def kinds_behind(nodes: Mapping[int, Node]) -> dict[int, frozenset[str]]:
@@ -180,7 +210,7 @@ def given_of(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]
         one = waiting.popleft()
         if isinstance(one, Given):
             yield one
-        elif one.node in nodes and one.node not in seen:
+        elif one.node not in seen:
             seen.add(one.node)
             if nodes[one.node].name not in OF_SHAPES:
                 waiting += nodes[one.node].inputs
@@ -198,20 +228,10 @@ def table_of(node: Node, nodes: Mapping[int, Node]) -> Given | None:
     return first if isinstance(first, Given) and first.kind != "data" else None
 
 
-def weights_behind(
-    start: int, nodes: Mapping[int, Node], closed: int | None = None
-) -> frozenset[str]:
-    """Trained parameters behind an operation, without what is behind a closed one."""
-    found, seen, left = set[str](), {start}, [start]
-    while left:
-        for source in nodes[left.pop()].inputs:
-            if isinstance(source, Given):
-                if source.kind == "parameter" and source.value.requires_grad:
-                    found.add(source.name)
-            elif source.node not in seen and source.node != closed and source.node in nodes:
-                seen.add(source.node)
-                left.append(source.node)
-    return frozenset(found)
+def weights_behind(start: int, graph: Graph, closed: Container[int] = ()) -> frozenset[str]:
+    """Trained parameters behind an operation, without what is behind closed ones."""
+    behind = (graph.nodes[number] for number in leading_to(graph, start, closed))
+    return frozenset(one.name for node in behind for one in node.inputs if is_trained(one))
 
 
 def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | Given]:
@@ -225,7 +245,7 @@ def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | G
 
 def origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:
     """The operation that made the numbers of an operand."""
-    if isinstance(source, Given) or source.node not in nodes:
+    if isinstance(source, Given):
         return None
     node = nodes[source.node]
     return origin_of_input(node, nodes) if node.name in ARRANGING else node
@@ -234,8 +254,8 @@ def origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:
 def origin_of_input(node: Node, nodes: Mapping[int, Node]) -> Node | None:
     """The operation that made the numbers of a node's first input."""
     while node.inputs and isinstance(source := node.inputs[0], Made):
-        made = nodes.get(source.node)
-        if made is None or made.name not in ARRANGING:
+        made = nodes[source.node]
+        if made.name not in ARRANGING:
             return made
         node = made
     return None

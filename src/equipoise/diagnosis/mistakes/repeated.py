@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -17,7 +18,7 @@ from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evalu
 from equipoise.instrument.recording.tracer import trace
 
 
-def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> float | None:
+def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int] = frozenset()) -> float:
     """The loss, where operations that take other numbers are repeated, and no others.
 
     Args:
@@ -26,12 +27,13 @@ def loss_with(graph: Graph, values: Mapping[Made, Tensor], fixed: Set[int]) -> f
         fixed: Numbers of operations whose outputs stay as they are.
 
     Returns:
-        None if the loss does not depend on these numbers, or if an operation cannot be repeated
+        nan if the loss does not depend on these numbers, or if an operation cannot be repeated
         alone.
     """
     new = numbers_with(graph, values, fixed)
-    found = None if new is None or graph.result is None else new.get(graph.result)
-    return None if found is None else float(found)
+    if new is None or graph.result is None or graph.result not in new:
+        return math.nan
+    return float(new[graph.result])
 
 
 def numbers_with(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equipoise.diagnosis.sources import (
     LIKELIHOODS,
     PRODUCTS,
+    either_way,
     is_error,
     kinds_behind,
     kinds_of,
@@ -117,12 +118,10 @@ class TracedPass:
         found = []
         for node in self.after_layers:
             is_loss = node.name in LIKELIHOODS or is_error(node, self.nodes)
-            if is_loss and len(node.inputs) > 1:
-                first, second = node.inputs[:2]
-                for output, target in ((first, second), (second, first)):
-                    learnt, given = (tensor(x, self.nodes).requires_grad for x in (output, target))
-                    if isinstance(output, Made) and learnt and not given:
-                        found.append((output, target))
+            for output, target in either_way(node) if is_loss else ():
+                learnt, given = (tensor(x, self.nodes).requires_grad for x in (output, target))
+                if isinstance(output, Made) and learnt and not given:
+                    found.append((output, target))
         return found
 
     def _is_learnt_layer(self, node: Node) -> bool:

@@ -18,6 +18,7 @@ from equipoise.diagnosis.sources import (
     CTC,
     before_expanding,
     depends_on_weights,
+    either_way,
     is_of,
     origin_of,
     tensor,
@@ -44,11 +45,7 @@ _POSITIVE = ("sigmoid", "_softmax", "exp")
 
 
 def of_codings(traced: TracedPass) -> list[Finding]:
-    """Targets that the loss does not take as they are meant.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Targets that the loss does not take as they are meant."""
     nodes, batch = traced.nodes, traced.batch
     return one_of_each(
         one
@@ -295,8 +292,8 @@ def _labels(
     """The factor of an output that may be a label, and is no mask of products or differences."""
     if product is None or product.name != "mul" or len(product.inputs) != 2:
         return
-    first, second = (before_expanding(one, nodes) for one in product.inputs)
-    for target, output in ((first, second), (second, first)):
+    for pair in either_way(product):
+        target, output = (before_expanding(one, nodes) for one in pair)
         last = origin_of(output, nodes)
         other = () if last is None else (last.name,)
         if (

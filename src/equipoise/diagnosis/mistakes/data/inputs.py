@@ -34,9 +34,6 @@ def of_inputs(traced: TracedPass) -> list[Finding]:
     """Inputs of the first layers that are constant, or far from mean 0 and standard deviation 1.
 
     What a norm or a scaling of the model's own gives is judged, and not the batch.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     turned = _channels_last(traced)
     entering = [values.detach().double() for values in _entering(traced)]

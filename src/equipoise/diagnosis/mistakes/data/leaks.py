@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import with_other_data
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import ARRANGING, tensor
+from equipoise.diagnosis.sources import ARRANGING, is_same, tensor
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
@@ -110,7 +110,9 @@ def _is_meant(
     """Whether columns of rows are steps to the model, or are reconstructed beside others."""
     if x.ndim != 2:
         return False
-    if place.stop - place.start > 1 and any(_is(x, whole) for whole in _wholes(target, traced)):
+    if place.stop - place.start > 1 and any(
+        is_same(x, whole) for whole in _wholes(target, traced)
+    ):
         return True  # the loss itself takes them from the input
     is_repeated = any(whole.shape == x.shape for whole in _wholes(output, traced))
     return is_repeated or any(_makes_steps(node, x) for node in traced.graph.nodes)
@@ -120,7 +122,7 @@ def _wholes(source: Made | Given, traced: TracedPass) -> Iterator[Tensor]:
     """A tensor, and those of which it is a part."""
     while True:
         yield tensor(source, traced.nodes)
-        node = traced.nodes.get(source.node) if isinstance(source, Made) else None
+        node = traced.nodes[source.node] if isinstance(source, Made) else None
         if node is None or node.name not in _PARTS:
             return
         source = node.inputs[0]
@@ -128,13 +130,8 @@ def _wholes(source: Made | Given, traced: TracedPass) -> Iterator[Tensor]:
 
 def _makes_steps(node: Node, x: Tensor) -> bool:
     """Whether an operation gives rows an axis of one feature, so that their columns are steps."""
-    is_given = any(isinstance(one, Given) and _is(x, one.value) for one in node.inputs)
+    is_given = any(isinstance(one, Given) and is_same(x, one.value) for one in node.inputs)
     return is_given and node.outputs[0].ndim > x.ndim and node.outputs[0].numel() == x.numel()
-
-
-def _is(x: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers: the pass was traced on copies."""
-    return x.shape == other.shape and torch.equal(x, other)
 
 
 def _is_used(x: Tensor, place: slice, output: Made, traced: TracedPass) -> bool:

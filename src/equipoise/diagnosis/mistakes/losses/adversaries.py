@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, sign_of
-from equipoise.diagnosis.sources import PRODUCTS, kinds_of, tensor
+from equipoise.diagnosis.sources import PRODUCTS, is_trained, kinds_of, tensor
 from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -16,9 +16,6 @@ def of_adversaries(traced: TracedPass) -> list[Finding]:
     outputs the loss moves to opposite sides. What it says of generated data moves to the side of
     real data where the generator learns by it, and to the other where the critic does. Where no
     run is cut off from the generator, both may be wanted, as of watermarks: that is a note.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     last = [] if traced.graph.has_functions else _last_layers(traced)
     signs = [sign_of(node) for node in last]
@@ -82,8 +79,7 @@ def _weights_behind(traced: TracedPass) -> dict[int, tuple[frozenset[str], froze
             if isinstance(source, Made):
                 through, made_of = found[source.node]
             else:
-                is_trained = source.kind == "parameter" and has_gradient
-                through = made_of = frozenset({source.name} if is_trained else ())
+                through = made_of = frozenset({source.name} if is_trained(source) else ())
             learnt = _both(learnt, through) if has_gradient else learnt
             every = every if node.name in OF_SHAPES else _both(every, made_of)
         found[node.number] = learnt, every

@@ -16,6 +16,7 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
 from equipoise.diagnosis.sources import (
     LIKELIHOODS,
     depends_on_weights,
+    either_way,
     is_of_data_alone,
     origin_of,
     tensor,
@@ -37,11 +38,7 @@ _ENOUGH, _FEW = 8, 2
 
 
 def of_aims(traced: TracedPass) -> list[Finding]:
-    """Errors that a loss rewards, and outputs that it compares with nothing or makes all alike.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Errors that a loss rewards, and outputs that it compares with nothing or makes all alike."""
     for look in (
         _rewarded_errors,
         right_answers,
@@ -103,7 +100,7 @@ def _sign_of_error(node: Node, traced: TracedPass) -> float | None:
             return None
         return _common_sign(gradient)
     if node.name == "sub":
-        for output, target in ((first, second), (second, first)):
+        for output, target in either_way(node):
             if depends_on_weights(output, nodes) and is_of_data_alone(batch, target, nodes):
                 return _sign_of_distance(node.outputs[0].detach(), gradient)
         return None

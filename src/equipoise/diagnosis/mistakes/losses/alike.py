@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -35,9 +34,6 @@ def all_alike(traced: TracedPass) -> Finding | None:
     As of two views without a stopped gradient: the same vector for every output and sample is as
     good as one vector for each sample, and better than what differs. Where batch norm gives
     outputs, which cannot be all alike, two opposite vectors take its place.
-
-    Args:
-        traced: The pass.
     """
     outputs = [] if traced.takes_detached else outputs_behind(traced)
     values = [tensor(made, traced.nodes).detach() for made in outputs]
@@ -90,5 +86,4 @@ def _is_standardised(made: Made, traced: TracedPass) -> bool:
 
 
 def _loss(answers: Sequence[Tensor], outputs: Sequence[Made], traced: TracedPass) -> float:
-    loss = loss_with(traced.graph, dict(zip(outputs, answers, strict=True)), frozenset())
-    return math.nan if loss is None else loss
+    return loss_with(traced.graph, dict(zip(outputs, answers, strict=True)))

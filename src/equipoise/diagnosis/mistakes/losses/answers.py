@@ -18,10 +18,12 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.sources import (
     DRAWN,
     depends_on_weights,
+    following,
     given_of,
     is_same,
     tensor,
 )
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records import wording
@@ -72,21 +74,17 @@ def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | 
     None if it takes weights, other than single numbers, or what is drawn.
     """
     nodes, known = traced.nodes, tensors(traced.batch)
-    behind, others = {node.number for node in layers}, list[Made | Given]()
-    for node in traced.graph.nodes:
-        if node.number in behind:
-            continue
-        inside = [isinstance(one, Made) and one.node in behind for one in node.inputs]
-        if any(inside):
-            behind.add(node.number)
-            pairs = zip(node.inputs, inside, strict=True)
-            others += [one for one, is_inside in pairs if not is_inside]
+    outputs = {node.number for node in layers}
+    after = list(following(outputs, traced.graph.nodes))
+    inside = outputs | {node.number for node in after}
     result = traced.graph.result
-    if result is None or result.node not in behind:
+    if result is None or result.node not in inside:
         return None
     found = dict[int, Tensor]()
-    for source in others:
-        if _is_drawn(source, nodes):
+    for source in (one for node in after for one in node.inputs):
+        if isinstance(source, Made) and source.node in inside:
+            continue
+        if isinstance(source, Made) and _is_drawn(source, traced):
             return None
         for given in given_of(source, nodes):
             if given.kind == "parameter" and given.value.numel() > 1:
@@ -97,16 +95,9 @@ def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | 
     return [*found.values()]
 
 
-def _is_drawn(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    seen, left = set[int](), [source]
-    while left:
-        one = left.pop()
-        if isinstance(one, Made) and one.node not in seen:
-            seen.add(one.node)
-            if nodes[one.node].name in DRAWN:
-                return True
-            left += nodes[one.node].inputs
-    return False
+def _is_drawn(source: Made, traced: TracedPass) -> bool:
+    behind = leading_to(traced.graph, source.node)
+    return any(traced.nodes[number].name in DRAWN for number in behind)
 
 
 def _of_labels(output: Made, labels: Tensor, traced: TracedPass) -> Finding | None:
@@ -129,14 +120,11 @@ def _of_labels(output: Made, labels: Tensor, traced: TracedPass) -> Finding | No
 
 def _has_pairs(output: Made, samples: int, traced: TracedPass) -> bool:
     """Whether what follows has a number, or a vector, for every pair of samples."""
-    reached = {output.node}
-    for node in traced.graph.nodes:
-        if any(isinstance(one, Made) and one.node in reached for one in node.inputs):
-            reached.add(node.number)
-            shape = node.outputs[0].shape if node.outputs else ()
-            if tuple(shape[:2]) == (samples, samples):
-                return True
-    return False
+    return any(
+        tuple(x.shape[:2]) == (samples, samples)
+        for node in following({output.node}, traced.graph.nodes)
+        for x in node.outputs[:1]
+    )
 
 
 def _takes_for_numbers(node: Node, labels: Tensor) -> bool:
@@ -146,7 +134,7 @@ def _takes_for_numbers(node: Node, labels: Tensor) -> bool:
     return (
         gives_numbers
         and is_copy
-        and any(isinstance(one, Given) and _is(one, labels) for one in node.inputs)
+        and any(isinstance(one, Given) and is_same(one.value, labels) for one in node.inputs)
     )
 
 
@@ -306,7 +294,7 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     anchor and what is of its kind, or two views. Critics, with one output, compare no samples.
     """
     roots = [one for output in outputs for one in given_of(output, traced.nodes)]
-    given = [x for x in tensors(traced.batch) if any(_is(one, x) for one in roots)]
+    given = [x for x in tensors(traced.batch) if any(is_same(one.value, x) for one in roots)]
     samples = len(given[0]) if given else 0
     if samples < _SAMPLES or len({x.shape for x in given}) != 1 or given[0].ndim < 2:
         return None
@@ -364,9 +352,10 @@ def _places(
     outputs: Sequence[Made], given: Sequence[Tensor], traced: TracedPass
 ) -> list[int] | None:
     """Which of the inputs each output is of, or each part of the only one; None if of several."""
+    roots = [[*given_of(output, traced.nodes)] for output in outputs]
     places = [
-        [k for one in given_of(output, traced.nodes) for k, x in enumerate(given) if _is(one, x)]
-        for output in outputs
+        [k for root in some for k, x in enumerate(given) if is_same(root.value, x)]
+        for some in roots
     ]
     samples, every = len(given[0]), [*range(len(given))]
     shapes = {tuple(tensor(output, traced.nodes).shape) for output in outputs}
@@ -376,10 +365,6 @@ def _places(
     if len(outputs) == 1:
         return every if rows == {samples * len(given)} else None
     return [one[0] for one in places if len(one) == 1] if rows == {samples} else None
-
-
-def _is(given: Given, x: Tensor) -> bool:
-    return is_same(given.value, x)
 
 
 def _are_alike(first: int, second: int, given: Sequence[Tensor]) -> bool:
@@ -404,9 +389,8 @@ def _directions(count: int, like: Tensor) -> Tensor:
 
 
 def _losses(traced: TracedPass, answers: Sequence[Mapping[Made, Tensor]]) -> list[float] | None:
-    losses = [loss_with(traced.graph, one, frozenset()) for one in answers]
-    found = [loss for loss in losses if loss is not None and math.isfinite(loss)]
-    return found if len(found) == len(losses) else None
+    losses = [loss_with(traced.graph, one) for one in answers]
+    return losses if all(map(math.isfinite, losses)) else None
 
 
 def _exceeds(loss: float, other: float, scale: float = 0.0) -> bool:

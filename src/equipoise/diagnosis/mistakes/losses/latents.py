@@ -21,6 +21,8 @@ from equipoise.diagnosis.sources import (
     DRAWN,
     PRODUCTS,
     depends_on_weights,
+    either_way,
+    following,
     is_of_data_alone,
     origin_of,
     tensor,
@@ -52,11 +54,7 @@ _ROUNDING = 1e-3
 
 
 def of_latents(traced: TracedPass) -> list[Finding]:
-    """A divergence that is subtracted, outweighs all that decoding can win, or hardly counts.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """A divergence that is subtracted, outweighs all that decoding can win, or hardly counts."""
     draws = list(_draws(traced))
     found = _divergence(draws[0], traced) if len(draws) == 1 else None
     return [] if found is None else [found]
@@ -83,14 +81,13 @@ def _draws(traced: TracedPass) -> Iterator[_Draw]:
     for node in traced.graph.nodes:
         if node.name != "add" or len(node.inputs) != 2 or node.number not in traced.before_layers:
             continue
-        first, second = node.inputs
-        for mean, noise in ((first, second), (second, first)):
+        for mean, noise in either_way(node):
             scaled = origin_of(noise, nodes)
             if not isinstance(mean, Made) or scaled is None or scaled.name != "mul":
                 continue
             if not depends_on_weights(mean, nodes) or len(scaled.inputs) != 2:
                 continue
-            for deviation, drawn in (scaled.inputs, scaled.inputs[::-1]):
+            for deviation, drawn in either_way(scaled):
                 origin = origin_of(drawn, nodes)
                 if origin is None or origin.name not in DRAWN or not isinstance(deviation, Made):
                     continue
@@ -108,8 +105,7 @@ def _divergence(draw: _Draw, traced: TracedPass) -> Finding | None:
         return None
 
     def change(made: Made, value: Tensor) -> float:
-        moved = loss_with(graph, {made: value}, fixed)
-        return math.nan if moved is None else moved - graph.loss
+        return loss_with(graph, {made: value}, fixed) - graph.loss
 
     far, farther = (change(draw.mean, by * mean) for by in (_FAR, _FARTHER))
     expected = (_FARTHER**2 - 1) / (_FAR**2 - 1)
@@ -175,16 +171,10 @@ def _logarithm(deviation: Made, nodes: Mapping[int, Node]) -> tuple[Made, float]
 
 def _bends(draw: _Draw, fixed: Set[int], traced: TracedPass) -> bool:
     """Whether the divergence goes through what cuts or turns it, as free bits do."""
-    reached = set[int]()
-    for node in traced.graph.nodes:
-        if node.number in fixed:
-            continue
-        made = [one for one in node.inputs if isinstance(one, Made)]
-        if any(one == draw.mean or one.node in reached for one in made):
-            if node.name in _BENDING and node.outputs[0].requires_grad:
-                return True
-            reached.add(node.number)
-    return False
+    open_ones = [node for node in traced.graph.nodes if node.number not in fixed]
+    first = [node for node in open_ones if draw.mean in node.inputs]
+    behind = (*first, *following((node.number for node in first), open_ones))
+    return any(node.name in _BENDING and node.outputs[0].requires_grad for node in behind)
 
 
 def _collapse(weight: float, draw: _Draw, traced: TracedPass) -> Finding | None:
@@ -248,7 +238,7 @@ def _only_comparison(
         (node, target)
         for node in traced.after_layers
         if node.name in _GAINS and len(node.inputs) == 2
-        for output, target in (node.inputs, node.inputs[::-1])
+        for output, target in either_way(node)
         if depends_on_weights(output, nodes) and is_of_data_alone(batch, target, nodes)
     ]
     if len(comparing) != 1:
@@ -319,14 +309,14 @@ def _weight_of_each(node: Node, count: int, traced: TracedPass) -> float | None:
 
 def _reaches_the_loss(start: Node, closed: Node, traced: TracedPass) -> bool:
     """Whether gradients lead from the loss to an operation on ways around another one."""
-    reached = {start.number}
-    for node in traced.graph.nodes:
-        if node.number == closed.number or not any(x.requires_grad for x in node.outputs):
-            continue
-        if any(one.node in reached for one in node.inputs if isinstance(one, Made)):
-            reached.add(node.number)
+    open_ones = (
+        node
+        for node in traced.graph.nodes
+        if node is not closed and any(x.requires_grad for x in node.outputs)
+    )
+    behind = {node.number for node in following({start.number}, open_ones)}
     result = traced.graph.result
-    return result is not None and result.node in reached
+    return result is not None and result.node in {start.number, *behind}
 
 
 def _main_directions(centred: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from equipoise.diagnosis.sources import (
     depends_on_weights,
     given_of,
     is_of,
+    is_trained,
     kinds_of,
     origin_of,
     tensor,
@@ -52,9 +53,6 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
     turned, or distances of pairs that are all to be alike. Critics have one output, and count
     what is real and what is not with opposite signs; where numbers are taken without their
     gradient, that is what keeps outputs apart.
-
-    Args:
-        traced: The pass.
     """
     weight = _weight_that_wins(traced)
     if weight is not None:
@@ -106,8 +104,7 @@ def _weight_that_wins(traced: TracedPass) -> str | None:
         for node in nodes
         if node.name not in PRODUCTS and not _is_of_a_layer(node, traced)
         for source in node.inputs
-        if isinstance(source, Given) and source.kind == "parameter"
-        if source.value.requires_grad and source.value.numel() <= _FEW
+        if is_trained(source) and source.value.numel() <= _FEW
     }
     for name in few if math.isfinite(loss) else ():
         for sign in (1.0, -1.0):
@@ -156,12 +153,10 @@ def _is_won_by_all_alike(outputs: list[Made], traced: TracedPass) -> bool:
     (first, *others) = (tensor(made, traced.nodes).detach() for made in outputs)
     if others or first.ndim < 2 or first.shape[1] < 2 or not loss > 0:
         return False
-    losses = [
-        loss_with(traced.graph, {outputs[0]: torch.full_like(first, by)}, frozenset())
-        for by in (_FAR, -_FAR)
-    ]
-    low, high = sorted(math.inf if found is None else found for found in losses)
-    return 0 <= low <= _NOTHING * loss and high > loss
+    up, down = (
+        loss_with(traced.graph, {outputs[0]: torch.full_like(first, by)}) for by in (_FAR, -_FAR)
+    )
+    return 0 <= min(up, down) <= _NOTHING * loss and max(up, down) > loss
 
 
 def outputs_behind(traced: TracedPass) -> list[Made]:
@@ -177,7 +172,7 @@ def outputs_behind(traced: TracedPass) -> list[Made]:
             continue
         if node.name in DRAWN or any(_is_given(node, traced)):
             return []
-        if any(_is_of_matrices(source) for source in node.inputs):
+        if any(is_trained(one) and one.value.ndim > 1 for one in node.inputs):
             return []  # as the log-determinant of a linear flow
         behind.add(node.number)
         for source in node.inputs:
@@ -223,8 +218,7 @@ def judges_what_others_make(traced: TracedPass) -> bool:
             if isinstance(one, Made):
                 found = made_of[one.node]
             else:
-                is_trained = one.kind == "parameter" and one.value.requires_grad
-                found = frozenset({one.name} if is_trained else ())
+                found = frozenset({one.name} if is_trained(one) else ())
             every = every if found <= every else every | found
         made_of[node.number] = every
         if node.number in last:
@@ -248,15 +242,6 @@ def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
             yield is_of(traced.batch, source, traced.nodes)
 
 
-def _is_of_matrices(source: Made | Given) -> bool:
-    return (
-        isinstance(source, Given)
-        and source.kind == "parameter"
-        and source.value.requires_grad
-        and source.value.ndim > 1
-    )
-
-
 def _leads(source: Made | Given, traced: TracedPass) -> bool:
     """Whether data have made it, and the loss has a gradient there."""
     if isinstance(source, Given):
@@ -273,11 +258,10 @@ def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
     if not is_moved_at_will(made, traced):
         return False
     for sign in (1.0, -1.0):
-        losses = [
-            loss_with(traced.graph, {made: torch.full_like(values, sign * by)}, frozenset())
+        near, far, farther = (
+            loss_with(traced.graph, {made: torch.full_like(values, sign * by)})
             for by in (_FAR, 2 * _FAR, 4 * _FAR)
-        ]
-        near, far, farther = (math.nan if loss is None else loss for loss in losses)
+        )
         expected = 2 * (far - near)
         if near > far and abs(farther - far - expected) <= _ROUNDING * abs(expected):
             return _counts_all_alike(made, traced)
@@ -304,8 +288,7 @@ def _counts_all_alike(made: Made, traced: TracedPass) -> bool:
         for column in (0, -1):
             moved = values.clone()
             moved[row, column] += _FAR
-            loss = loss_with(traced.graph, {made: moved}, frozenset())
-            changes.append(math.nan if loss is None else loss - traced.graph.loss)
+            changes.append(loss_with(traced.graph, {made: moved}) - traced.graph.loss)
     return all(change > 0 for change in changes) or all(change < 0 for change in changes)
 
 
@@ -315,8 +298,7 @@ def _is_least_at_zero(outputs: list[Made], traced: TracedPass) -> bool:
     fixed = layers | traced.before_layers
 
     def loss_of(values: dict[Made, Tensor]) -> float:
-        loss = loss_with(traced.graph, values, fixed)
-        return math.nan if loss is None else loss
+        return loss_with(traced.graph, values, fixed)
 
     given = {made: tensor(made, nodes).detach() for made in outputs}
     shrunk = [loss_of({made: by * x for made, x in given.items()}) for by in _SHRUNK]

@@ -13,12 +13,14 @@ from equipoise.diagnosis.sources import (
     ARRANGING,
     PRODUCTS,
     depends_on_weights,
+    either_way,
     is_of_data_alone,
     kinds_of,
     origin_of,
     tensor,
 )
 from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.numerics.pieces import correlation
 from equipoise.records.finding import Finding
 
 # Signs of the loss's derivative by the smaller, or larger, of two objectives that are no use.
@@ -37,9 +39,6 @@ def of_policies(traced: TracedPass) -> list[Finding]:
     The sign of numbers that weigh probabilities is known where PPO clips their ratio, as the
     worse of two objectives is to count, and where the batch, or the loss that unpacks it, calls
     them advantages, returns or rewards, or costs; so is that of rewards in targets of values.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     named = named_gains(traced)
     for node in traced.after_layers:
@@ -59,7 +58,10 @@ def of_policies(traced: TracedPass) -> list[Finding]:
         for name, (gain, value) in named.items():
             if gain < 0 and not bool((weighed[1] < 0).any()):
                 continue  # classes, too, are weighed by what it costs to miss them
-            if sign * gain * _correlation(weighed[1].double().flatten(), value) > _RELATED:
+            weights = weighed[1].double().flatten()
+            if weights.shape != value.shape:
+                continue
+            if sign * gain * correlation(weights, value) > _RELATED:
                 turns = "grows" if gain > 0 else "falls"
                 return [
                     _turned(f"The loss {turns} with the probability of actions times {name!r}.")
@@ -73,7 +75,7 @@ def _learnt_advantages(traced: TracedPass) -> list[Finding]:
     for node in traced.after_layers:
         if node.name != "mul" or len(node.inputs) != 2:
             continue
-        for made, other in (node.inputs, node.inputs[::-1]):
+        for made, other in either_way(node):
             origin = origin_of(other, nodes)
             if not isinstance(made, Made) or origin is None or origin.name != "sub":
                 continue
@@ -252,8 +254,7 @@ def _weighed(
     nodes = traced.nodes
     if node.name != "mul" or len(node.inputs) != 2:
         return None
-    first, second = node.inputs
-    for made, other in ((first, second), (second, first)):
+    for made, other in either_way(node):
         origin = origin_of(made, nodes)
         if not isinstance(made, Made) or origin is None or origin.name in PRODUCTS:
             continue
@@ -264,14 +265,6 @@ def _weighed(
         if weights.is_floating_point() and (has_both or not of_both_signs):
             return made, weights
     return None
-
-
-def _correlation(one: Tensor, other: Tensor) -> float:
-    if one.shape != other.shape or len(one) < 2:
-        return 0.0
-    first, second = one - one.mean(), other - other.mean()
-    size = float(first.norm() * second.norm())
-    return float(first @ second) / size if size > 0 else 0.0
 
 
 def _are_surrogates(node: Node, traced: TracedPass) -> bool:

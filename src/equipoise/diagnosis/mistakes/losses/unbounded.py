@@ -15,7 +15,9 @@ from equipoise.diagnosis.sources import (
     ARRANGING,
     PRODUCTS,
     depends_on_weights,
+    following,
     given_of,
+    is_trained,
     kinds_of,
     tensor,
 )
@@ -39,9 +41,6 @@ def falls_without_bound(traced: TracedPass) -> Finding | None:
     Losses are least somewhere. Those of critics fall one way and rise the other, and logarithms of
     deviations rise again. Costs weigh likelihoods that are to become small, and may fall like
     this: nothing is said where numbers that differ weigh outputs.
-
-    Args:
-        traced: The pass.
     """
     layers = [] if traced.loss_is_assumed else traced.last_layers
     if not layers or not math.isfinite(traced.graph.loss) or not _are_one_layer(layers, traced):
@@ -84,13 +83,7 @@ def _is_free(source: Made | Given, traced: TracedPass) -> bool:
 
 
 def _behind(layers: list[Node], traced: TracedPass) -> list[Node]:
-    reached, found = {node.number for node in layers}, list[Node]()
-    for node in traced.graph.nodes:
-        if any(isinstance(one, Made) and one.node in reached for one in node.inputs):
-            if node.number not in reached:
-                found.append(node)
-            reached.add(node.number)
-    return found
+    return list(following((node.number for node in layers), traced.graph.nodes))
 
 
 def _takes_weights(layers: list[Node], traced: TracedPass) -> bool:
@@ -98,7 +91,7 @@ def _takes_weights(layers: list[Node], traced: TracedPass) -> bool:
     behind = _behind(layers, traced)
     inside = {node.number for node in (*layers, *behind)}
     return any(
-        given.kind == "parameter" and given.value.requires_grad and given.value.numel() > 1
+        is_trained(given) and given.value.numel() > 1
         for node in behind
         for one in node.inputs
         if isinstance(one, Given) or one.node not in inside
@@ -136,7 +129,7 @@ def _falls(layers: list[Node], traced: TracedPass) -> bool:
                 return False
     least = traced.graph.loss + _EXACT * abs(traced.graph.loss)
     together = [{made: x + sign * scale for made, x in outputs.items()} for sign in (1.0, -1.0)]
-    return all(_loss(moved, traced) <= least for moved in together)
+    return all(loss_with(traced.graph, moved) <= least for moved in together)
 
 
 def _falls_in_proportion(
@@ -144,7 +137,7 @@ def _falls_in_proportion(
 ) -> bool:
     before, fallen = traced.graph.loss, list[float]()
     for by in _FAR:
-        loss = _loss(_moved(outputs, direction, way * by), traced)
+        loss = loss_with(traced.graph, _moved(outputs, direction, way * by))
         if not loss < before:
             return False
         if loss == -math.inf:
@@ -163,11 +156,6 @@ def _moved(outputs: Mapping[Made, Tensor], direction: int, by: float) -> dict[Ma
     }
 
 
-def _loss(values: Mapping[Made, Tensor], traced: TracedPass) -> float:
-    loss = loss_with(traced.graph, values, frozenset())
-    return math.nan if loss is None else loss
-
-
 def _compares_samples(layer: Node, traced: TracedPass) -> bool:
     """Whether what an output of one sample changes depends on those of others."""
     made, values = Made(layer.number, 0), layer.outputs[0].detach()
@@ -178,7 +166,7 @@ def _compares_samples(layer: Node, traced: TracedPass) -> bool:
         moved = values.clone()
         for half in halves:
             moved[half::2] += 1.0
-        return _loss({made: moved}, traced)
+        return loss_with(traced.graph, {made: moved})
 
     one, other, both = (loss_of(*halves) - traced.graph.loss for halves in ((0,), (1,), (0, 1)))
     apart = abs(both - one - other)

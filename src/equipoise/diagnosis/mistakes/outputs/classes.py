@@ -10,6 +10,7 @@ from equipoise.diagnosis.sources import (
     LIKELIHOODS,
     PRODUCTS,
     axis_of,
+    either_way,
     shape,
     tensor,
 )
@@ -25,11 +26,7 @@ _COPYING = {"clone", "_to_copy", "alias", "contiguous"}
 
 
 def of_classes(traced: TracedPass) -> list[Finding]:
-    """A softmax over another axis than that of the classes, and logits in another order.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """A softmax over another axis than that of the classes, and logits in another order."""
     nodes = traced.nodes
     return one_of_each(
         one
@@ -56,8 +53,8 @@ def _of_soft_targets(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """
     if node.name != "mul" or len(node.inputs) != 2:
         return None
-    for source, target in (node.inputs, node.inputs[::-1]):
-        made = nodes.get(source.node) if isinstance(source, Made) else None
+    for source, target in either_way(node):
+        made = nodes[source.node] if isinstance(source, Made) else None
         if made is None or made.name != "_log_softmax" or tensor(target, nodes).requires_grad:
             continue
         given = tuple(made.outputs[0].shape)
@@ -86,7 +83,7 @@ def _way_to(
 ) -> list[Node]:
     """Operations on the way from one of these names to a node's first input, that one first."""
     way: list[Node] = []
-    while node.inputs and isinstance(source := node.inputs[0], Made) and source.node in nodes:
+    while node.inputs and isinstance(source := node.inputs[0], Made):
         node = nodes[source.node]
         way.insert(0, node)
         if node.name in names:

@@ -20,6 +20,7 @@ from equipoise.diagnosis.sources import (
     axis_of,
     before_expanding,
     depends_on_weights,
+    either_way,
     is_error,
     is_of,
     origin_of,
@@ -62,11 +63,7 @@ _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber
 
 
 def of_fit(traced: TracedPass) -> list[Finding]:
-    """Outputs that do not fit the loss or the targets.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Outputs that do not fit the loss or the targets."""
     graph, nodes, batch = traced.graph, traced.nodes, traced.batch
     likelihoods = {
         origin.number
@@ -216,7 +213,7 @@ def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Findi
     """PyTorch's KL divergence, which takes logarithms, of what is none."""
     if node.name != "sub" or len(node.inputs) != 2:
         return None
-    made = [nodes.get(one.node) if isinstance(one, Made) else None for one in node.inputs]
+    made = [nodes[one.node] if isinstance(one, Made) else None for one in node.inputs]
     if [one.name for one in made if one is not None] != ["xlogy", "mul"]:
         return None
     entropy, product = made
@@ -259,7 +256,7 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
 
 def _was_given_an_axis(column: Made | Given, nodes: Mapping[int, Node]) -> bool:
     """Whether the second axis was put there, as where all pairs are meant."""
-    while isinstance(column, Made) and column.node in nodes:
+    while isinstance(column, Made):
         node = nodes[column.node]
         if node.name not in ARRANGING or not node.inputs:
             return False
@@ -273,10 +270,8 @@ def _compared(
     node: Node, nodes: Mapping[int, Node], batch: Any
 ) -> tuple[Made | Given, Made | Given] | None:
     """What depends on weights and what is made of the batch alone, where one meets the other."""
-    if len(node.inputs) < 2:
-        return None
-    first, second = (before_expanding(source, nodes) for source in node.inputs[:2])
-    for output, target in ((first, second), (second, first)):
+    for pair in either_way(node):
+        output, target = (before_expanding(source, nodes) for source in pair)
         if (
             depends_on_weights(output, nodes)
             and not depends_on_weights(target, nodes)
@@ -336,9 +331,7 @@ def _squared_beside_noise(
     node: Node, nodes: Mapping[int, Node]
 ) -> tuple[Made | Given, Made | Given] | None:
     """An output, and what was drawn and is compared with it, as where scores are matched."""
-    if node.name not in ("add", "sub") or len(node.inputs) < 2:
-        return None
-    for output, noise in (node.inputs[:2], node.inputs[1::-1]):
+    for output, noise in either_way(node) if node.name in ("add", "sub") else ():
         origin = origin_of(noise, nodes)
         while origin is not None and origin.name in ("mul", "div", "neg"):
             origin = origin_of(origin.inputs[0], nodes)

@@ -43,9 +43,6 @@ def of_ranges(traced: TracedPass) -> list[Finding]:
     Sums of outputs that others are divided by, as in Dice's loss, and what logarithms and roots
     are taken of, may not change their sign; a sigmoid or softmax of what lies between 0 and 1 is
     nearly constant; and a hinge that no output satisfies has no right answer.
-
-    Args:
-        traced: The pass.
     """
     judged = [node for node in traced.after_layers if _is_judged(node, traced)]
     layers = traced.last_layers

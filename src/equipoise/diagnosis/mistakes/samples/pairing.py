@@ -16,6 +16,7 @@ from equipoise.diagnosis.sources import (
     CTC,
     LIKELIHOODS,
     before_expanding,
+    either_way,
     given_of,
     is_error,
     is_of_data_alone,
@@ -130,10 +131,8 @@ def _moves(node: Node, nodes: Mapping[int, Node]) -> bool:
 def _compared(traced: TracedPass) -> Iterator[tuple[Node, Made, Made | Given]]:
     nodes = traced.nodes
     for node in traced.after_layers:
-        if len(node.inputs) < 2:
-            continue
         if node.name in {*LIKELIHOODS, *_ERRORS, *CTC} or is_error(node, nodes):
-            for output, target in (node.inputs[:2], node.inputs[1::-1]):
+            for output, target in either_way(node):
                 if not isinstance(output, Made) or not tensor(output, nodes).requires_grad:
                     continue
                 if is_of_data_alone(traced.batch, target, nodes):

@@ -21,9 +21,6 @@ def of_pairs(traced: TracedPass) -> list[Finding]:
 
     As in the loss of SimCLR without a mask on the diagonal, where z·z/τ is the largest logit of
     every row and its sample never the target.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     for node in traced.after_layers:
         if node.name not in LIKELIHOODS or not isinstance(source := node.inputs[0], Made):

@@ -29,9 +29,6 @@ def of_memory(traced: TracedPass) -> list[Finding]:
 
     With PyTorch's weights the forget gate of an LSTM starts at about one half, so that the
     gradient of a loss at the end shrinks with every step back.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     layers = [module for module in traced.model.modules() if isinstance(module, nn.RNNBase)]
     return traced.afterwards(partial(_forgotten, layers)) if layers else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import ARRANGING, shape
+from equipoise.diagnosis.sources import ARRANGING, is_same, shape
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 
 # What gives a sequence with other steps than it is given.
@@ -59,9 +58,8 @@ def is_summed_up(series: Tensor, traced: TracedPass) -> bool:
 def _is(source: Made | Given, series: Tensor) -> bool:
     return (
         isinstance(source, Given)
-        and source.value.shape == series.shape
         and source.value.dtype == series.dtype
-        and torch.equal(source.value, series)
+        and is_same(source.value, series)
     )
 
 

@@ -36,9 +36,6 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
 
     Not where the larger or smaller of two tensors is taken soon after: there they cancel for the
     numbers of this pass alone, as those of a box's centre in its overlap with a box around it.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     graph, nodes = traced.graph, traced.nodes
     users: dict[Made, list[Node]] = defaultdict(list)
@@ -68,12 +65,11 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
         terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
         if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
             continue
-        if not weights_behind(node.number, nodes) or _is_chosen_soon(node, users):
+        behind = weights_behind(node.number, graph)
+        if not behind or _is_chosen_soon(node, users) or graph.result is None:
             continue
-        if graph.result is None:
-            continue
-        others = weights_behind(graph.result.node, nodes, closed=node.number)
-        if others and weights_behind(node.number, nodes) <= others:
+        others = weights_behind(graph.result.node, graph, closed={node.number})
+        if others and behind <= others:
             continue  # all of them have other ways, as in iterations that converge
         everything = not others
         return [_finding(node, [one for one, _ in taken], everything=everything)]

@@ -11,11 +11,13 @@ from equipoise.diagnosis.sources import (
     DRAWN,
     PRODUCTS,
     depends_on_weights,
+    either_way,
     origin_of,
     shape,
     tensor,
     users_of,
 )
+from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -33,9 +35,6 @@ def of_draws(traced: TracedPass) -> list[Finding]:
     """Targets that are noise, and samples of a law that weights make.
 
     A loss that the user has not given may be the distance to noise on purpose, without targets.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     graph, nodes = traced.graph, traced.nodes
     return one_of_each(
@@ -50,16 +49,15 @@ def of_draws(traced: TracedPass) -> list[Finding]:
 
 def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Finding | None:
     """A difference to noise that is all that the loss is made of."""
-    if node.name not in DIFFERENCES or len(node.inputs) < 2 or not _is_judged(node, nodes):
+    if node.name not in DIFFERENCES or not _is_judged(node, nodes):
         return None
-    first, second = node.inputs[:2]
-    for output, target in ((first, second), (second, first)):
+    for output, target in either_way(node):
         if not (isinstance(output, Made) and isinstance(target, Made)):
             continue
         if shape(output, nodes) != shape(target, nodes) or not depends_on_weights(output, nodes):
             continue
         draws = _draws_alone(target, nodes)
-        if not draws or draws & _leading_to(output, nodes):
+        if not draws or draws & leading_to(graph, output.node):
             continue
         values = tensor(target, nodes).detach().double()
         if values.numel() < 2 or not abs(values.mean()) < _CENTRED * values.std():
@@ -142,16 +140,6 @@ def _of_a_law(node: Node) -> bool:
     """Whether mean or deviation are tensors."""
     operator = node.operator
     return not isinstance(operator, type) and "Tensor" in operator._overloadname
-
-
-def _leading_to(source: Made, nodes: Mapping[int, Node]) -> set[int]:
-    found, left = {source.node}, [source.node]
-    while left:
-        for one in nodes[left.pop()].inputs:
-            if isinstance(one, Made) and one.node not in found:
-                found.add(one.node)
-                left.append(one.node)
-    return found
 
 
 def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import PRODUCTS
+from equipoise.diagnosis.sources import PRODUCTS, is_same
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.normalisers import is_batch_norm
@@ -37,11 +36,7 @@ _LONGEST = 1000
 
 
 def of_layers(traced: TracedPass) -> list[Finding]:
-    """Parts of a model that cannot do what they are for.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Parts of a model that cannot do what they are for."""
     graph, model = traced.graph, traced.model
     return [
         *_unregistered(graph, model),
@@ -222,7 +217,7 @@ def _norms_of_two(traced: TracedPass) -> list[Finding]:
         is_given = any(
             source.node in reached
             if isinstance(source, Made)
-            else source.kind == "data" and any(_is(source.value, x) for x in given)
+            else source.kind == "data" and any(is_same(source.value, x) for x in given)
             for source in node.inputs
         )
         if is_given and node.number not in few:
@@ -241,10 +236,6 @@ def _norms_of_two(traced: TracedPass) -> list[Finding]:
             'model = equipoise.layers.convert(model, "batch", "group").model',
         )
     ]
-
-
-def _is(value: Tensor, x: Tensor) -> bool:
-    return value.shape == x.shape and torch.equal(value, x)
 
 
 def _rows(node: Node) -> int:

@@ -35,9 +35,6 @@ def of_plateaus(traced: TracedPass) -> list[Finding]:
     by that of rows of length 1, whatever is more, is compared with the loss, and with what it
     would change if all outputs were moved by 1. A single layer that starts small, such as a head
     of zeros, hides nothing: its own gradient is large.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     graph = traced.graph
     if not all(map(math.isfinite, (graph.loss, *graph.weights.values()))):

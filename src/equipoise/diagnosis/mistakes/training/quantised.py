@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import LOOKING_UP, PRODUCTS, origin_of, table_of
-from equipoise.instrument.recording.graph import Given, Made, Node
+from equipoise.diagnosis.sources import (
+    LOOKING_UP,
+    PRODUCTS,
+    following,
+    is_trained,
+    origin_of,
+    table_of,
+)
+from equipoise.diagnosis.trainability.entrance import leading_to
+from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -15,23 +23,15 @@ _NAMES = 3
 
 
 def of_quantised(traced: TracedPass) -> list[Finding]:
-    """Rows of a table that are decoded, while nothing of that teaches what chose them.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Rows of a table that are decoded, while nothing of that teaches what chose them."""
     nodes = traced.nodes
     for node in traced.graph.nodes:
         table = table_of(node, nodes) if node.number in traced.before_layers else None
         if table is None:
             continue
-        for choice in _choices(node, nodes):
-            given = _given_to(choice, nodes)
-            encoder = {
-                one.name
-                for one in given
-                if one.kind == "parameter" and one.value.requires_grad and one.name != table.name
-            }
+        for choice in _choices(node, traced):
+            given = _given_to(choice, traced.graph)
+            encoder = {one.name for one in given if is_trained(one) and one.name != table.name}
             is_nearest = any(one.name == table.name for one in given)
             if encoder and is_nearest and not _teaches(node, encoder, traced):
                 return [_finding(node, table, encoder)]
@@ -49,39 +49,29 @@ def _finding(node: Node, table: Given, encoder: Set[str]) -> Finding:
     )
 
 
-def _choices(node: Node, nodes: Mapping[int, Node]) -> list[Node]:
+def _choices(node: Node, traced: TracedPass) -> list[Node]:
     """What has chosen the rows that an operation takes, or the ones of a matrix of zeros."""
     if node.name in LOOKING_UP:
-        origins = [origin_of(one, nodes) for one in node.inputs[1:]]
+        origins = [origin_of(one, traced.nodes) for one in node.inputs[1:]]
         return [one for one in origins if one is not None and one.name in _CHOOSING]
     first = node.inputs[0]
-    leading = _leading_to(nodes[first.node], nodes) if isinstance(first, Made) else []
-    return [one for one in leading if one.name in _CHOOSING]
+    leading = leading_to(traced.graph, first.node) if isinstance(first, Made) else set[int]()
+    behind = (traced.nodes[number] for number in sorted(leading, reverse=True))
+    return [one for one in behind if one.name in _CHOOSING]
 
 
-def _given_to(node: Node, nodes: Mapping[int, Node]) -> list[Given]:
+def _given_to(node: Node, graph: Graph) -> list[Given]:
     """All tensors that numbers of an operation were made of."""
-    inputs = (source for one in _leading_to(node, nodes) for source in one.inputs)
+    behind = leading_to(graph, node.number)
+    inputs = (source for number in behind for source in graph.nodes[number].inputs)
     return [source for source in inputs if isinstance(source, Given)]
-
-
-def _leading_to(node: Node, nodes: Mapping[int, Node]) -> list[Node]:
-    """The operation, and all that its numbers were made by."""
-    found, seen = [node], {node.number}
-    for one in found:
-        for source in one.inputs:
-            if isinstance(source, Made) and source.node in nodes and source.node not in seen:
-                seen.add(source.node)
-                found.append(nodes[source.node])
-    return found
 
 
 def _teaches(lookup: Node, encoder: Set[str], traced: TracedPass) -> bool:
     """Whether layers that take these rows hand gradients on to the parameters that chose them."""
-    behind, taught = {lookup.number}, set[Made]()
+    behind = {node.number for node in following({lookup.number}, traced.graph.nodes)}
+    taught = set[Made]()
     for node in traced.graph.nodes:
-        if any(isinstance(one, Made) and one.node in behind for one in node.inputs):
-            behind.add(node.number)
         if any(
             one in taught if isinstance(one, Made) else one.name in encoder for one in node.inputs
         ):

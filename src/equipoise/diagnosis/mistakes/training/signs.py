@@ -16,6 +16,7 @@ from equipoise.instrument import LossFunction, untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.numerics import vectors
+from equipoise.numerics.pieces import cosine
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 
@@ -42,9 +43,6 @@ def of_signs(traced: TracedPass) -> list[Finding]:
     there, as these may turn gradients on purpose, and so are losses that take numbers of trained
     weights without their gradient, such as weights of samples by an estimate of their value: they
     change with a step in a way that no gradient tells.
-
-    Args:
-        traced: The pass, and what it is one of.
     """
     graph, model = traced.graph, traced.model
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -99,7 +97,7 @@ def _by_hooks(traced: TracedPass) -> list[Finding]:
     turned = [
         name
         for name, gradient in with_hooks.items()
-        if name in without and _cosine(gradient, without[name]) < _TURNED
+        if name in without and cosine(gradient, without[name]) < _TURNED
     ]
     sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
     share = sum(sizes[name] for name in turned) / max(1, sum(sizes.values()))
@@ -113,12 +111,6 @@ def _by_hooks(traced: TracedPass) -> list[Finding]:
             "and register_full_backward_pre_hook replace the gradient by what the hook returns.",
         )
     ]
-
-
-def _cosine(one: Tensor, other: Tensor) -> float:
-    first, second = one.double().flatten(), other.double().flatten()
-    size = float(first.norm() * second.norm())
-    return float(first @ second) / size if size > 0 else 0.0
 
 
 def _gradients(

@@ -26,11 +26,7 @@ _NAMES = 3
 
 
 def of_steps(traced: TracedPass) -> list[Finding]:
-    """Gradients that Adam takes for none, weights in float16, and states that keep their graph.
-
-    Args:
-        traced: The pass, and what it is one of.
-    """
+    """Gradients that Adam takes for none, weights in float16, and states that keep their graph."""
     return [
         *_tiny(traced.graph),
         *_short(traced.model),
