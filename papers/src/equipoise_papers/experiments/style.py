@@ -6,7 +6,8 @@ Measurements are marks with bars, or bands, of ±1 standard deviation; theory is
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,28 @@ def measured(
         linestyle="none",
         label=label,
     )
+
+
+def mean_and_range(
+    axes: Axes,
+    steps: Sequence[int],
+    seeds: Iterable[Sequence[float]],
+    look: Mapping[str, Any],
+    **line: Any,
+) -> None:
+    """Draw a line of means over seeds in front of a pale band of their range.
+
+    Args:
+        axes: The panel to draw in.
+        steps: Positions.
+        seeds: The values of each seed.
+        look: Colour, and further properties, of the line.
+        **line: Further ones.
+    """
+    columns = list(zip(*seeds, strict=True))
+    axes.plot(steps, list(map(statistics.fmean, columns)), **look, **line)
+    low, high = list(map(min, columns)), list(map(max, columns))
+    axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def predicted(axes: Axes, x: ArrayLike, y: ArrayLike, index: int) -> None:

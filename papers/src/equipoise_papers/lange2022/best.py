@@ -186,34 +186,33 @@ def not_behind(claim: str, one: Best, other: Best) -> Check:
 
 def comparable(claim: str, one: Best, other: Best, *, points: float) -> Check:
     """Check that final test accuracies differ by at most ``points``, by the same test."""
-    if not (one.trains and other.trains):
-        return Check(claim, _failures(one, other), False)
-    gap, found = _accuracies(one, other)
-    return about_the_end(Check(claim, found, gap.between(-points, points)), one.seen)
+    return _more_accurate_by(claim, one, other, -points, points)
 
 
 def not_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
     """Check that final test accuracy is at most ``points`` lower, by the same test."""
-    if not (one.trains and other.trains):
-        return Check(claim, _failures(one, other), one.trains)
-    gap, found = _accuracies(one, other)
-    return about_the_end(Check(claim, found, gap.above(-points)), one.seen)
+    return _more_accurate_by(claim, one, other, -points)
 
 
 def more_accurate(claim: str, one: Best, other: Best) -> Check:
     """Check that final test accuracy is higher, by the same test."""
-    if not (one.trains and other.trains):
-        return Check(claim, _failures(one, other), one.trains)
-    gap, found = _accuracies(one, other)
-    return about_the_end(Check(claim, found, gap.above()), one.seen)
+    return _more_accurate_by(claim, one, other, 0.0)
 
 
 def slightly_less_accurate(claim: str, one: Best, other: Best, *, points: float) -> Check:
     """Check that final test accuracy is lower, by at most ``points``, by the same test."""
+    return _more_accurate_by(claim, one, other, -points, 0.0)
+
+
+def _more_accurate_by(
+    claim: str, one: Best, other: Best, least: float, most: float | None = None
+) -> Check:
+    """Check by how many points one is ahead; without a bound, of one that does not train, too."""
     if not (one.trains and other.trains):
-        return Check(claim, _failures(one, other), False)
+        return Check(claim, _failures(one, other), one.trains and most is None)
     gap, found = _accuracies(one, other)
-    return about_the_end(Check(claim, found, gap.between(-points, 0.0)), one.seen)
+    holds = gap.above(least) if most is None else gap.between(least, most)
+    return about_the_end(Check(claim, found, holds), one.seen)
 
 
 def does_not_train(claim: str, method: Best) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equipoise_papers.experiments import style
@@ -48,8 +48,8 @@ def draw(
     ours = _OURS_BY_NETWORK[next(iter(results)).network]
     for best in best_of(results).values():
         if best.trains and best.method not in ours:
-            _loss(upper, best, _label(best, reported.get(best.method)))
-            _accuracy(lower, best)
+            label = _label(best, reported.get(best.method))
+            loss_and_accuracy(upper, lower, best.runs, _LOOKS[best.method], label)
     style.logarithmic(upper)
     upper.set_ylabel("training loss")
     upper.set_title(title)
@@ -77,20 +77,13 @@ def _label(best: Best, reported: Best | None) -> str:
     return f"{label} (paper's {reported.rates[0]:g}: {loss})"
 
 
-def _loss(axes: Axes, best: Best, label: str) -> None:
-    curves = [run.curve for run in best.runs]
-    columns = list(zip(*(curve.losses for curve in curves), strict=True))
-    mean, low, high = map(statistics.fmean, columns), map(min, columns), map(max, columns)
-    look, steps = _LOOKS[best.method], curves[0].steps
-    axes.plot(steps, list(mean), label=label, **look)
-    axes.fill_between(steps, list(low), list(high), color=look["color"], alpha=0.1, linewidth=0)
-
-
-def _accuracy(axes: Axes, best: Best) -> None:
-    per_seed = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
-    steps = [e.step for e in best.runs[0].evaluations]
-    columns = list(zip(*per_seed, strict=True))
-    look = _LOOKS[best.method]
-    axes.plot(steps, list(map(statistics.fmean, columns)), marker=".", **look)
-    low, high = list(map(min, columns)), list(map(max, columns))
-    axes.fill_between(steps, low, high, color=look["color"], alpha=0.1, linewidth=0)
+def loss_and_accuracy(
+    upper: Axes, lower: Axes, runs: Sequence[Run], look: Mapping[str, Any], label: str
+) -> None:
+    """Draw one method's training loss and test accuracy, mean and range over its runs."""
+    first = runs[0]
+    losses = (run.curve.losses for run in runs)
+    style.mean_and_range(upper, first.curve.steps, losses, look, label=label)
+    steps = [e.step for e in first.evaluations]
+    accuracies = ([e.accuracy or 0.0 for e in run.evaluations] for run in runs)
+    style.mean_and_range(lower, steps, accuracies, look, marker=".")

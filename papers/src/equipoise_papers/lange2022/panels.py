@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.lange2022 import curves, regimes
 from equipoise_papers.lange2022.best import (
@@ -61,9 +61,10 @@ _RUNS = 5
 _SLIGHTLY = 3.0
 
 
-def _judge(
-    results: Mapping[Training, Run], checks: Callable[[dict[str, Best]], tuple[Check, ...]]
-) -> Verdict:
+Checks = Callable[[Mapping[Training, Run]], tuple[Check, ...]]
+
+
+def _judge(results: Mapping[Training, Run], checks: Checks) -> Verdict:
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     sets: dict[str, dict[Training, Run]] = {cell.data: {} for cell in results}
@@ -74,10 +75,10 @@ def _judge(
         found = [
             replace(check, claim=f"{data}: {check.claim}" if len(sets) > 1 else check.claim)
             for data, mine in sets.items()
-            for check in checks(best_of(mine))
+            for check in checks(mine)
         ]
         return Verdict(tuple(found))
-    return Verdict(checks(best_of(results)), stand_in(results), fidelity="stand-in data")
+    return Verdict(checks(results), stand_in(results), fidelity="stand-in data")
 
 
 def stand_in(results: Iterable[Training]) -> tuple[str, ...]:
@@ -231,68 +232,39 @@ def _as_small_as(results: Mapping[Training, Run]) -> tuple[Check, ...]:
     return (*accuracy, *losses)
 
 
+def _draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regime, ...]) -> None:
+    shown = list(regimes.parts(table, results))
+    places = figure.subfigures(1, len(shown), squeeze=False).flat if len(shown) > 1 else [figure]
+    between = ",\n" if len(shown) > 1 else ", "
+    for place, part in zip(places, shown, strict=True):
+        title = f"{part.regime.name}{between}{part.data}"
+        curves.draw(place, part.results, title, part.regime.reported(part.data))
+
+
+def _experiment(
+    name: str, table: tuple[Regime, ...], title: str, claim: str, checks: Checks
+) -> Experiment:
+    return Experiment(
+        name=f"lange2022.{name}",
+        family=FAMILY,
+        title=title,
+        claim=claim,
+        choices=CHOICES,
+        cells=partial(regimes.cells_of, table),
+        draw=partial(_draw, table=table),
+        judge=partial(_judge, checks=checks),
+    )
+
+
 def _panel(
     name: str,
     regime: Regime,
     claim: str,
     checks: Callable[[dict[str, Best]], tuple[Check, ...]],
 ) -> Experiment:
-    def cells(scale: Scale) -> tuple[Training, ...]:
-        return regimes.cells(regime, scale)
+    title = f"Training with and without BNP: {regime.name}"
+    return _experiment(name, (regime,), title, claim, lambda results: checks(best_of(results)))
 
-    def draw(figure: FigureBase, results: Mapping[Training, Run]) -> None:
-        sets = list(dict.fromkeys(cell.data for cell in results))
-        if len(sets) == 1:
-            return curves.draw(
-                figure, results, f"{regime.name}, {sets[0]}", regime.reported(sets[0])
-            )
-        places = figure.subfigures(1, len(sets), squeeze=False).flat
-        for place, data in zip(places, sets, strict=True):
-            mine = {cell: run for cell, run in results.items() if cell.data == data}
-            curves.draw(place, mine, f"{regime.name}, {data}", regime.reported(data))
-        return None
-
-    return Experiment(
-        name=f"lange2022.{name}",
-        family=FAMILY,
-        title=f"Training with and without BNP: {regime.name}",
-        claim=claim,
-        choices=CHOICES,
-        cells=cells,
-        draw=draw,
-        judge=partial(_judge, checks=checks),
-    )
-
-
-def _small_cells(scale: Scale) -> tuple[Training, ...]:
-    return (*regimes.cells(regimes.CNN_4, scale), *regimes.cells(regimes.CNN_3, scale))
-
-
-def _draw_small(figure: FigureBase, results: Mapping[Training, Run]) -> None:
-    places = figure.subfigures(1, 2, squeeze=False).flat
-    for place, regime in zip(places, (regimes.CNN_4, regimes.CNN_3), strict=True):
-        mine = {c: run for c, run in results.items() if c.batch_size == regime.batch_size}
-        curves.draw(place, mine, f"{regime.name},\n{next(iter(mine)).data}", {})
-
-
-def _judge_small(results: Mapping[Training, Run]) -> Verdict:
-    if any(cell.data == "digits" for cell in results):
-        return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
-    if all(cell.data.startswith("cifar") for cell in results):
-        return Verdict(_as_small_as(results))
-    return Verdict(_as_small_as(results), stand_in(results), fidelity="stand-in data")
-
-
-_SMALL = Experiment(
-    name="lange2022.batch3and4",
-    family=FAMILY,
-    title="Batch norm at batch 4 and batch renormalisation at batch 3: 5-layer CNN",
-    claim="In the CNN, BN and Renorm work well for batches as small as 4 and 3.",
-    choices=CHOICES,
-    cells=_small_cells,
-    draw=_draw_small,
-    judge=_judge_small,
-)
 
 EXPERIMENTS = (
     _panel(
@@ -332,5 +304,11 @@ EXPERIMENTS = (
         "At batch 2 BNP significantly outperforms BN, Renorm and BN w/ 4 Things.",
         _cnn_2,
     ),
-    _SMALL,
+    _experiment(
+        "batch3and4",
+        (regimes.CNN_4, regimes.CNN_3),
+        "Batch norm at batch 4 and batch renormalisation at batch 3: 5-layer CNN",
+        "In the CNN, BN and Renorm work well for batches as small as 4 and 3.",
+        _as_small_as,
+    ),
 )

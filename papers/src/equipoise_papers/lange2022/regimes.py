@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from equipoise_papers.experiments.experiment import Scale
-from equipoise_papers.lange2022.training import Training
+from equipoise_papers.lange2022.training import Run, Training
 
 # Half decades, so that every grid is a piece of the same series.
 _SERIES = tuple(float(f"{digit}e{power}") for power in range(-6, 2) for digit in (1, 3))
@@ -217,6 +217,38 @@ def cells(regime: Regime, scale: Scale) -> tuple[Training, ...]:
         for rate in sorted({*grid(centre, 2), *_reported(regime.reported(name), method)})
         for seed in _PAPER_SEEDS
     )
+
+
+def cells_of(table: Iterable[Regime], scale: Scale) -> tuple[Training, ...]:
+    """Every training of several panels."""
+    return tuple(cell for regime in table for cell in cells(regime, scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A regime on one set of images.
+
+    Args:
+        name: Of the regime, with the set's if there are several.
+        regime: Network, batch size and learning rates.
+        data: Set of images.
+        results: Its trainings.
+    """
+
+    name: str
+    regime: Regime
+    data: str
+    results: dict[Training, Run]
+
+
+def parts(table: Iterable[Regime], results: Mapping[Training, Run]) -> Iterator[Part]:
+    """Yield each regime on each set of images."""
+    for regime in table:
+        mine = {c: r for c, r in results.items() if c.batch_size == regime.batch_size}
+        sets = list(dict.fromkeys(cell.data for cell in mine))
+        for data in sets:
+            name = regime.name if len(sets) == 1 else f"{regime.name}, {data}"
+            yield Part(name, regime, data, {c: r for c, r in mine.items() if c.data == data})
 
 
 def _seeds(regime: Regime, method: str, rate: float) -> Iterable[int]:

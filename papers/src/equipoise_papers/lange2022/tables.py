@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from equipoise_papers.experiments.experiment import Experiment, Scale
+from equipoise_papers.experiments.experiment import Experiment
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.lange2022 import panels, regimes
 from equipoise_papers.lange2022.best import Best, ahead, at_rates, best_of, does_not_train
@@ -24,15 +23,11 @@ _FC = (regimes.FC_60, regimes.FC_6, regimes.FC_1)
 _CNN = (regimes.CNN_128, regimes.CNN_2, regimes.CNN_1)
 
 
-def _cells(table: tuple[Regime, ...], scale: Scale) -> tuple[Training, ...]:
-    return tuple(cell for regime in table for cell in regimes.cells(regime, scale))
-
-
 def _by_regime(
     table: tuple[Regime, ...], results: Mapping[Training, Run]
 ) -> dict[str, dict[str, Best]]:
     """Best runs in each regime."""
-    return {part.name: best_of(part.results) for part in _parts(table, results)}
+    return {part.name: best_of(part.results) for part in regimes.parts(table, results)}
 
 
 def _at_paper_rates(
@@ -41,35 +36,8 @@ def _at_paper_rates(
     """Runs at the rates that the paper states, in each regime."""
     return {
         part.name: at_rates(part.results, part.regime.reported(part.data))
-        for part in _parts(table, results)
+        for part in regimes.parts(table, results)
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A column of the table: a regime on one set of images.
-
-    Args:
-        name: Its heading.
-        regime: Network and batch size.
-        data: Set of images.
-        results: Its trainings.
-    """
-
-    name: str
-    regime: Regime
-    data: str
-    results: dict[Training, Run]
-
-
-def _parts(table: tuple[Regime, ...], results: Mapping[Training, Run]) -> Iterator[_Part]:
-    """Yield each regime on each set of images, which the name tells if there are several."""
-    for regime in table:
-        mine = {c: r for c, r in results.items() if c.batch_size == regime.batch_size}
-        sets = list(dict.fromkeys(cell.data for cell in mine))
-        for data in sets:
-            name = regime.name if len(sets) == 1 else f"{regime.name}, {data}"
-            yield _Part(name, regime, data, {c: r for c, r in mine.items() if c.data == data})
 
 
 def draw(figure: FigureBase, results: Mapping[Training, Run], table: tuple[Regime, ...]) -> None:
@@ -127,7 +95,7 @@ def judge(results: Mapping[Training, Run], table: tuple[Regime, ...]) -> Verdict
     if any(cell.data == "digits" for cell in results):
         return Verdict((), left_out=("smoke trains a few steps only; it is not judged",))
     columns = _by_regime(table, results)
-    checks = [_rates(part, columns[part.name]) for part in _parts(table, results)]
+    checks = [_rates(part, columns[part.name]) for part in regimes.parts(table, results)]
     checks += [
         # Of the paper's own tables; no sentence says so.
         ours(_larger(name, column["bnp_paper"], column["vanilla"]))
@@ -169,7 +137,7 @@ def _trains(claim: str, best: Best) -> Check:
     return Check(claim, best.words(), best.trains and max(best.losses) < 0.5 * math.log(10))
 
 
-def _rates(part: _Part, column: dict[str, Best]) -> Check:
+def _rates(part: regimes.Part, column: dict[str, Best]) -> Check:
     """Best rates within a decade of the paper's, method by method."""
     reported = part.regime.reported(part.data)
     pairs = [
@@ -193,7 +161,7 @@ def _table(name: str, table: tuple[Regime, ...], title: str) -> Experiment:
         claim="The best rates; BNP takes larger ones than the vanilla network and trains where "
         "batch norm cannot.",
         choices=(*panels.CHOICES, "*: the best rate is at the edge of the grid"),
-        cells=partial(_cells, table),
+        cells=partial(regimes.cells_of, table),
         draw=partial(draw, table=table),
         judge=partial(judge, table=table),
     )

@@ -11,7 +11,7 @@ import torch
 
 from equipoise import data
 from equipoise.instrument import Batch
-from equipoise.training import Curve, Evaluation, cross_entropy, evaluate, train
+from equipoise.training import Curve, Evaluation, History, cross_entropy, evaluate, train
 from equipoise_papers.devices import moved, training_device
 from equipoise_papers.lange2022.methods import METHODS, attached, build, loss_of, optimizer
 from equipoise_papers.sweeps.cell import Cell, Excerpt
@@ -36,6 +36,18 @@ class Run:
     diverged_at: int | None
     refused: str | None
     step_seconds: float
+
+    @classmethod
+    def of(cls, history: History) -> Run:
+        """What is kept of a finished training."""
+        return cls(
+            loss=history.mean_loss(),
+            curve=history.curve(),
+            evaluations=history.evaluations,
+            diverged_at=history.diverged_at,
+            refused=None,
+            step_seconds=history.seconds / len(history.losses),
+        )
 
     @property
     def accuracy(self) -> float:
@@ -113,14 +125,7 @@ class Training(Cell[Run]):
                 if "more than 1 value per channel" not in str(error):
                     raise
                 return Run(math.inf, Curve((), ()), (), None, str(error), math.nan)
-        return Run(
-            loss=history.mean_loss(),
-            curve=history.curve(),
-            evaluations=history.evaluations,
-            diverged_at=history.diverged_at,
-            refused=None,
-            step_seconds=history.seconds / len(history.losses),
-        )
+        return Run.of(history)
 
 
 def _repeated(batches: Iterable[Batch], copies: int) -> Iterator[Batch]:

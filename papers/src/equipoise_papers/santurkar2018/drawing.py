@@ -43,12 +43,11 @@ def curves(axes: Axes, results: Mapping[ProbedTraining, Run], *, wide: bool = Fa
         finished = [run for run in runs_of(results, norm) if run.diverged_at is None]
         if not finished:
             continue
-        columns = list(zip(*(run.curve.losses for run in finished), strict=False))
-        steps = finished[0].curve.steps[: len(columns)]
-        mean = [sum(column) / len(column) for column in columns]
-        axes.plot(steps, mean, color=COLOURS[norm], label=LABELS[norm])
-        low, high = list(map(min, columns)), list(map(max, columns))
-        axes.fill_between(steps, low, high, color=COLOURS[norm], alpha=0.12, linewidth=0)
+        length = min(len(run.curve.losses) for run in finished)
+        steps = finished[0].curve.steps[:length]
+        losses = (run.curve.losses[:length] for run in finished)
+        look = {"color": COLOURS[norm], "label": LABELS[norm]}
+        style.mean_and_range(axes, steps, losses, look)
     style.logarithmic(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("training loss")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise_papers.experiments import style
 from equipoise_papers.experiments.experiment import Experiment, Scale
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from equipoise_papers.lange2022.curves import loss_and_accuracy
 from equipoise_papers.lange2022.lengths import IMAGES
 from equipoise_papers.lange2022.resnets import regimes
 from equipoise_papers.lange2022.resnets.best import (
@@ -27,7 +27,6 @@ from equipoise_papers.lange2022.resnets.training import ResNetTraining
 from equipoise_papers.lange2022.training import Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
 # Dashed: without a normaliser.
@@ -52,8 +51,8 @@ def draw(figure: FigureBase, results: Mapping[ResNetTraining, Run], regime: ResN
     best = best_of(results)
     for method, trained in best.items():
         if trained.trains:
-            _loss(upper, trained, _label(trained, reported.get(method)))
-            _accuracy(lower, trained)
+            label = _label(trained, reported.get(method))
+            loss_and_accuracy(upper, lower, trained.runs, _LOOKS[method], label)
     for axes in (upper, lower):
         for drop in first.drops:
             axes.axvline(drop, color=style.MUTED, linestyle=":", linewidth=0.8)
@@ -82,28 +81,6 @@ def _label(best: Trained, reported: Trained | None) -> str:
     if reported is None or reported.rate == best.rate:
         return label
     return f"{label} (paper's {reported.rate:g}: {reported.words()})"
-
-
-def _loss(axes: Axes, best: Trained, label: str) -> None:
-    curves = [run.curve for run in best.runs]
-    seeds = [list(curve.losses) for curve in curves]
-    _band(axes, list(curves[0].steps), seeds, best.method, label=label)
-
-
-def _accuracy(axes: Axes, best: Trained) -> None:
-    steps = [e.step for e in best.runs[0].evaluations]
-    seeds = [[e.accuracy or 0.0 for e in run.evaluations] for run in best.runs]
-    _band(axes, steps, seeds, best.method, marker=".")
-
-
-def _band(
-    axes: Axes, steps: list[int], seeds: list[list[float]], method: str, **also: Any
-) -> None:
-    columns = list(zip(*seeds, strict=True))
-    look = _LOOKS[method]
-    axes.plot(steps, [statistics.fmean(column) for column in columns], **look, **also)
-    low, high = [min(column) for column in columns], [max(column) for column in columns]
-    axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def judge(results: Mapping[ResNetTraining, Run], regime: ResNetRegime, checks: Checks) -> Verdict:

@@ -162,14 +162,7 @@ class ResNetTraining(Cell[Run]):
                     evaluate=partial(images.evaluate, model),
                     evaluate_at=moments(self),
                 ).history
-        return Run(
-            loss=history.mean_loss(),
-            curve=history.curve(),
-            evaluations=history.evaluations,
-            diverged_at=history.diverged_at,
-            refused=None,
-            step_seconds=history.seconds / len(history.losses),
-        )
+        return Run.of(history)
 
 
 @dataclass(frozen=True, slots=True)
