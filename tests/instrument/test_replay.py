@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from equipoise.instrument.replay import Replay
-from support.model_state import differences, fingerprint, same_bits
+from support.model_state import left_alone, same_bits
 from support.probe_models import ALL, batch, build, loss_fn
 
 BATCH = batch()
@@ -65,11 +65,10 @@ class TestEveryModel:
 
     def test_no_trace_is_left(self, name):
         model = build(name)
-        before = fingerprint(model)
-        replay = Replay(model, loss_fn, BATCH)
-        replay.gradient()
-        replay.loss(graph=False)
-        assert differences(before, fingerprint(model)) == []
+        with left_alone(model):
+            replay = Replay(model, loss_fn, BATCH)
+            replay.gradient()
+            replay.loss(graph=False)
 
     def test_the_numbers_are_those_of_a_plain_pass(self, name):
         loss, gradients = Replay(build(name), loss_fn, BATCH).gradient()
@@ -86,10 +85,8 @@ class TestEveryModel:
             raise InTheMiddleError
 
         model = build(name)
-        before = fingerprint(model)
-        with pytest.raises(InTheMiddleError):
+        with left_alone(model), pytest.raises(InTheMiddleError):
             Replay(model, fails, BATCH).loss()
-        assert differences(before, fingerprint(model)) == []
 
 
 def test_two_plain_passes_differ():
@@ -102,12 +99,11 @@ class TestNoise:
     def test_from_every_source_is_replayed_and_restored(self):
         model = Noisy()
         own = model.generator.get_state()
-        before = fingerprint(model)
-        replay = Replay(model, loss_fn, BATCH)
-        losses = [replay.loss() for _ in range(3)]
-        assert all(same_bits(loss, losses[0]) for loss in losses)
-        assert torch.equal(model.generator.get_state(), own)
-        assert differences(before, fingerprint(model)) == []
+        with left_alone(model):
+            replay = Replay(model, loss_fn, BATCH)
+            losses = [replay.loss() for _ in range(3)]
+            assert all(same_bits(loss, losses[0]) for loss in losses)
+            assert torch.equal(model.generator.get_state(), own)
 
     def test_others_may_draw_between_evaluations(self):
         replay = Replay(Noisy(), loss_fn, BATCH)

@@ -8,6 +8,7 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -37,6 +38,14 @@ def fingerprint(model: nn.Module) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+
+
+@contextmanager
+def left_alone(model: nn.Module) -> Iterator[None]:
+    """After the block, the model and the random generators are to have the same bits."""
+    before = fingerprint(model)
+    yield
+    assert differences(before, fingerprint(model)) == []
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.instrument.recording.tracer import trace
+from support.model_state import left_alone
 
 
 def traced_pass(model, batch, loss_fn, *, graph=None, batches=None, assumed=False, patience=3.0):
@@ -15,3 +16,10 @@ def traced_pass(model, batch, loss_fn, *, graph=None, batches=None, assumed=Fals
         patience=patience,
         loss_is_assumed=assumed,
     )
+
+
+def found_by(detect, model, batch, loss_fn, **options):
+    """What a detector finds, by severity and title; the model is to stay as it is."""
+    with left_alone(model):
+        findings = detect(traced_pass(model, batch, loss_fn, **options))
+    return [(one.severity, one.title) for one in findings]

@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.losses.latents import of_latents
-from support.model_state import differences, fingerprint
-from support.traced_passes import traced_pass
+from support.traced_passes import found_by
 
 GENERATOR = torch.Generator().manual_seed(0)
 FEATURES, LATENT = 32, 4
@@ -82,10 +81,7 @@ def loss_of(divergence, weight=1.0, error=squares):
 def found(loss, model=None, x=X):
     model = Autoencoder() if model is None else model
     torch.manual_seed(0)
-    before = fingerprint(model)
-    findings = of_latents(traced_pass(model, x, loss))
-    assert differences(before, fingerprint(model)) == []
-    return [(one.severity, one.title) for one in findings]
+    return found_by(of_latents, model, x, loss)
 
 
 def softplus_law(mean, other):

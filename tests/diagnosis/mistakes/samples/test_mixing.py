@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.samples.mixing import of_mixing
 from equipoise.instrument.recording.tracer import trace
-from support.model_state import differences, fingerprint
+from support.model_state import left_alone
 from support.traced_passes import traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -80,9 +80,8 @@ def test_samples_that_are_apart(name):
 @pytest.mark.parametrize("name", MIXING)
 def test_samples_that_see_each_other(name):
     model, place = MIXING[name]
-    before = fingerprint(model)
-    (finding,) = of_mixing(traced_pass(model, BATCH, cross_entropy))
-    assert not differences(before, fingerprint(model))
+    with left_alone(model):
+        (finding,) = of_mixing(traced_pass(model, BATCH, cross_entropy))
     assert finding.severity == "warning"
     assert place in finding.detail
     assert ("batch_first=True" in finding.remedy) == ("axis 0 for time" in finding.detail)
@@ -241,9 +240,8 @@ class Routed(nn.Module):
 
 def test_experts_that_rounding_chooses_are_chosen_by_no_other_samples():
     nearly_tied, apart = Routed(1e-6, lambda x: x), Routed(1.0, lambda x: x - x.mean(0))
-    before = fingerprint(nearly_tied)
-    assert of_mixing(traced_pass(nearly_tied, BATCH, cross_entropy)) == []
-    assert differences(before, fingerprint(nearly_tied)) == []
+    with left_alone(nearly_tied):
+        assert of_mixing(traced_pass(nearly_tied, BATCH, cross_entropy)) == []
     assert len(of_mixing(traced_pass(apart, BATCH, cross_entropy))) == 1
 
 

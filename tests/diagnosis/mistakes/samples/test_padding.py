@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.samples.padding import of_padding
-from support.traced_passes import traced_pass
+from support.traced_passes import found_by, traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 SAMPLES, STEPS, PAD = 6, 8, 0
@@ -138,7 +138,7 @@ def tagger():
 
 
 def found_of_loss(loss, batch):
-    return [(one.severity, one.title) for one in of_padding(traced_pass(tagger(), batch, loss))]
+    return found_by(of_padding, tagger(), batch, loss)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.training.quantised import of_quantised
-from support.model_state import differences, fingerprint
-from support.traced_passes import traced_pass
+from support.traced_passes import found_by
 
 X = torch.randn(64, 12, generator=torch.Generator().manual_seed(0))
 X = torch.cat([X, X @ torch.randn(12, 12, generator=torch.Generator().manual_seed(1))], 1)
@@ -70,10 +69,7 @@ def loss(model, x):
 
 def found(model, loss=loss):
     torch.manual_seed(0)
-    before = fingerprint(model)
-    findings = of_quantised(traced_pass(model, X, loss))
-    assert differences(before, fingerprint(model)) == []
-    return [(one.severity, one.title) for one in findings]
+    return found_by(of_quantised, model, X, loss)
 
 
 def straight_through(z, codes):
