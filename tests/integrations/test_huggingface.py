@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import mse_loss
-from torch.nn.utils import clip_grad_norm_
 
 from equipoise import BNP, track
 from equipoise.integrations.huggingface import BNPCallback, MonitorCallback
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
+from support.framework_trainings import careless_net, clipped, plainly
 from support.huggingface_problems import (
     Regression,
     accelerate,
@@ -52,23 +51,6 @@ class TestAccumulation:
         data = batches(10, rows=64)
         net = train(Regression(), data, folder, BNPCallback(), per_device_train_batch_size=16)
         assert distance(net, attached(mlp(), data=data)[0]) > 1e-3
-
-
-def plainly(step, model=None, data=None):
-    """A loop with BNP; ``step`` does what follows ``zero_grad()``."""
-    model = mlp() if model is None else model
-    optimizer = OPTIMIZERS["adam"](model.parameters())
-    BNP(model).attach(optimizer)
-    for x, y in batches() if data is None else data:
-        optimizer.zero_grad()
-        step(model, optimizer, x, y)
-    return model
-
-
-def clipped(model, optimizer, x, y):
-    mse_loss(model(x), y).backward()
-    clip_grad_norm_(model.parameters(), 0.1)
-    optimizer.step()
 
 
 class TestClipping:
@@ -281,13 +263,6 @@ class TestBert:
         report = callback.bnp.report()
         assert len(report.used) == 8
         assert "embedding" in report["bert.embeddings.word_embeddings"].reason
-
-
-def careless_net(dtype=torch.float64):
-    """A network that a pass too many changes: by its statistics and its random numbers."""
-    torch.manual_seed(3)
-    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)]
-    return nn.Sequential(*layers).to(dtype)
 
 
 class OnePassMore(transformers.TrainerCallback):

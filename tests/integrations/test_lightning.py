@@ -7,14 +7,13 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import mse_loss
-from torch.nn.utils import clip_grad_norm_
 
 from equipoise import BNP, track
 from equipoise.integrations.lightning import BNPCallback, EquipoiseMonitor
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
 from support.forked_ranks import results_of
+from support.framework_trainings import careless_net, clipped, plainly
 from support.lightning_problems import (
     QUIET,
     ByHand,
@@ -66,23 +65,6 @@ class TestAccumulation:
     def test_a_step_per_micro_batch_differs(self):
         net = fit(Regression(), self.parts(), BNPCallback())
         assert distance(net, attached(mlp(), data=batches(10, rows=64))[0]) > 1e-3
-
-
-def plainly(step, model=None, data=None):
-    """A loop with BNP; ``step`` does what follows ``zero_grad()``."""
-    model = mlp() if model is None else model
-    optimizer = OPTIMIZERS["adam"](model.parameters())
-    BNP(model).attach(optimizer)
-    for x, y in batches() if data is None else data:
-        optimizer.zero_grad()
-        step(model, optimizer, x, y)
-    return model
-
-
-def clipped(model, optimizer, x, y):
-    mse_loss(model(x), y).backward()
-    clip_grad_norm_(model.parameters(), 0.1)
-    optimizer.step()
 
 
 class TestClipping:
@@ -330,13 +312,6 @@ def test_two_processes_are_one(tmp_path):
     found = results_of(script, tmp_path)
     alone = attached(mlp(), "adamw", batches(8, rows=64))[0]
     torch.testing.assert_close(found, flat(alone), rtol=0, atol=1e-13)
-
-
-def careless_net(dtype=torch.float64):
-    """A network that a pass too many changes: by its statistics and its random numbers."""
-    torch.manual_seed(3)
-    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)]
-    return nn.Sequential(*layers).to(dtype)
 
 
 def final_state(trained, net):

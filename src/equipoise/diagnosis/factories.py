@@ -88,7 +88,8 @@ def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None)
         ValueError: If the factory raises, or does not return a module.
     """
     with seeded(seed) if seed is not None else contextlib.nullcontext():
-        model = _moved(built(build), _device_of(batch))
+        device = next((x.device for x in tensors(batch)), torch.device("cpu"))
+        model = _moved(built(build), device)
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             try:
                 warm_up(model, copied(batch))
@@ -105,10 +106,6 @@ def _moved(model: nn.Module, device: torch.device) -> nn.Module:
             "the model's modules are nested too deep, or one is inside itself, such as a parent "
             "that a child keeps as an attribute. Keep it in a list there, or as a weak reference."
         ) from error
-
-
-def _device_of(batch: Batch) -> torch.device:
-    return next((x.device for x in tensors(batch)), torch.device("cpu"))
 
 
 def draws_new_weights(model: nn.Module, other: nn.Module) -> bool:

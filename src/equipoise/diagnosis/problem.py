@@ -124,7 +124,8 @@ class Problem:
         held, dtype = _in_type_of(made, held)
         assumed = list(given.words)
         if dtype is not None:
-            assumed.append(f"floating-point data are converted to {_short(dtype)}")
+            short = str(dtype).removeprefix("torch.")
+            assumed.append(f"floating-point data are converted to {short}")
         if loss_fn is None and given.compute_loss is not None:
             loss_fn = given.compute_loss
         try:
@@ -339,7 +340,3 @@ def _in_type_of(
         return held, None
     (dtype,) = types
     return tuple(cast(batch, dtype) for batch in held), dtype
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -97,13 +97,7 @@ def counting_rows(model: nn.Module) -> Iterator[None]:
                 'equipoise.apply(model, "norm=group:8").'
             )
 
-    handles = [
-        module.register_forward_pre_hook(check)
-        for module in model.modules()
-        if is_batch_norm(module)
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in filter(is_batch_norm, model.modules()):
+            hooks.enter_context(module.register_forward_pre_hook(check))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

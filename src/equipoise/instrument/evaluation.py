@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -73,15 +74,10 @@ def evaluate_once(
     with untouched(model), torch.no_grad(), seeded(0):
         model.eval()
         prepare(model)
-        handles = [
-            module.register_forward_hook(after(name), with_kwargs=True)
-            for name, module in model.named_modules()
-        ]
-        try:
+        with ExitStack() as hooks:
+            for name, module in model.named_modules():
+                hooks.enter_context(module.register_forward_hook(after(name), with_kwargs=True))
             with_gradients_inside(lambda: loss_fn(model, batch))
-        finally:
-            for handle in handles:
-                handle.remove()
         return RandomStates(model).torch_states()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,15 +72,11 @@ def running(model: nn.Module) -> Iterator[list[tuple[nn.Module, str]]]:
         if stack and stack[-1][0] is module:
             stack.pop()
 
-    handles = []
-    for module, name in names(model).items():
-        handles.append(module.register_forward_pre_hook(entering(name)))
-        handles.append(module.register_forward_hook(leaving, always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for module, name in names(model).items():
+            hooks.enter_context(module.register_forward_pre_hook(entering(name)))
+            hooks.enter_context(module.register_forward_hook(leaving, always_call=True))
         yield stack
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def unfreeze(model: nn.Module) -> None:

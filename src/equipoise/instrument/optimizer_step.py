@@ -174,9 +174,6 @@ def optimizer_saved(optimizer: Optimizer, *, moments: bool = True) -> SavedObjec
     # Hooks belong to others, and so does a step that a scheduler has wrapped.
     fixed |= {id(v) for k, v in attributes.items() if k.endswith("_hooks") or k == "step"}
     if not moments:
-        fixed |= {id(x) for x in tree_leaves(dict(optimizer.state)) if _is_large(x)}
+        leaves = tree_leaves(dict(optimizer.state))
+        fixed |= {id(x) for x in leaves if isinstance(x, Tensor) and x.numel() > 1}
     return SavedObjects([(type(optimizer).__name__, attributes)], fixed, SavedTensor)
-
-
-def _is_large(value: object) -> bool:
-    return isinstance(value, Tensor) and value.numel() > 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.forward import first_tensor, run_on_batch
@@ -96,19 +96,14 @@ def activations(
         shapes[module] = h.numel() // h.shape[feature], h.shape[feature]
         moments.append(_moments(h, rows))
 
-    handles: list[RemovableHandle] = []
-    try:
-        with untouched(model), torch.no_grad():
-            for module, name in modules.names(model).items():
-                # Reading the weight runs parametrisations, so this must be done in here.
-                if modules.is_parametrised(module):
-                    layer_names[module] = name
-                    handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            run, given = apart(forward or run_on_batch, batch)
-            run(model, given)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, untouched(model), torch.no_grad():
+        for module, name in modules.names(model).items():
+            # Reading the weight runs parametrisations, so this must be done in here.
+            if modules.is_parametrised(module):
+                layer_names[module] = name
+                hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+        run, given = apart(forward or run_on_batch, batch)
+        run(model, given)
     return tuple(
         LayerActivations(layer_names[module], type(module).__name__, *shape, *numbers)
         for (module, shape), numbers in zip(shapes.items(), _numbers(moments), strict=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -139,14 +140,11 @@ def conditioning(
             if progress is not None:
                 progress("measuring conditioning", len(found), len(watched))
 
-    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in watched]
-    try:
-        with untouched(model), torch.no_grad():
-            run, given = apart(forward or run_on_batch, batch)
-            run(model, given)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, untouched(model), torch.no_grad():
+        for module in watched:
+            hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+        run, given = apart(forward or run_on_batch, batch)
+        run(model, given)
     return tuple(found.values())
 
 

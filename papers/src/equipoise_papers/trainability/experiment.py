@@ -11,7 +11,6 @@ from equipoise_papers.experiments.verdict import Check, Verdict, ours
 from equipoise_papers.sweeps.cell import Cell
 from equipoise_papers.trainability.drawing import draw_areas
 from equipoise_papers.trainability.evaluation import (
-    DepthLimit,
     depth_limits,
     share_near,
     standings,
@@ -94,7 +93,7 @@ def judge(results: Mapping[Any, Any]) -> Verdict:
         ),
         Check(
             f"depths at which designs stop training are within a fifth for {_NEAR:.0%}",
-            f"{near:.0%} of {sum(map(_is_seen, limits))}",
+            f"{near:.0%} of {sum(0 < limit.observed < math.inf for limit in limits)}",
             near >= _NEAR,
         ),
         Check(
@@ -104,10 +103,6 @@ def judge(results: Mapping[Any, Any]) -> Verdict:
         ),
     )
     return Verdict(tuple(map(ours, checks)))
-
-
-def _is_seen(limit: DepthLimit) -> bool:
-    return 0 < limit.observed < math.inf
 
 
 EXPERIMENT = Experiment(

@@ -158,10 +158,6 @@ def _length(source: Source) -> int | None:
 def _until_repeated(drawn: tuple[Any, ...]) -> tuple[Any, ...]:
     """The batches before the first comes again, as when a short stream starts over."""
     for place in range(1, len(drawn)):
-        if _equal(drawn[place], drawn[0]):
+        if all(map(torch.equal, tensors(drawn[place]), tensors(drawn[0]))):
             return drawn[:place]
     return drawn
-
-
-def _equal(first: Any, second: Any) -> bool:
-    return all(map(torch.equal, tensors(first), tensors(second)))

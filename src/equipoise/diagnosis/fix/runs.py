@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from equipoise.diagnosis.fix.applied import apply
 from equipoise.diagnosis.fix.division import Division
 from equipoise.diagnosis.fix.remedy import Remedy
+from equipoise.diagnosis.inputs.objectives import shape_without
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.short_training import LAST, MakeOptimizer
 from equipoise.instrument.batches import samples, tensors
@@ -220,14 +221,11 @@ def _right(problem: Problem, model: nn.Module, batch: Any) -> tuple[int, int]:
     output = loss.call.run(model, batch)
     if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
         return 0, 0
-    axis = next((i for i in (1, output.ndim - 1) if _without(output, i) == target.shape), None)
+    axes = (i for i in (1, output.ndim - 1) if shape_without(output, i) == target.shape)
+    axis = next(axes, None)
     if axis is None:
         return 0, 0
     return int((output.argmax(axis) == target).sum()), int((target != IGNORED).sum())
-
-
-def _without(output: Tensor, axis: int) -> torch.Size:
-    return output.shape[:axis] + output.shape[axis + 1 :]
 
 
 def fingerprint(problem: Problem, *settings: object) -> str:

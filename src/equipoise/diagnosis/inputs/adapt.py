@@ -138,7 +138,7 @@ def find_loss(
     if isinstance(given, str):
         criterion, name = CRITERIA[given], given
     elif given is not None:
-        criterion, name = given, _name_of(given)
+        criterion, name = given, str(getattr(given, "__name__", type(given).__name__))
         if not _takes_outputs(given, model, batch, checks):
             return Found(_reduced(given), ())
     first: Exception | None = None
@@ -287,10 +287,6 @@ def _words(found: AdaptedLoss) -> str:
     if "own" in objective.words or "model" in objective.words or call.target is None:
         return f"loss: {objective.words}, from {call.words}"
     return f"loss: {objective.words} between {call.words} and {call.target_words}"
-
-
-def _name_of(given: Any) -> str:
-    return str(getattr(given, "__name__", type(given).__name__))
 
 
 def _reduced(given: Callable[..., Any]) -> LossFunction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -64,15 +65,11 @@ def recorded_inputs(
         if args and isinstance(args[0], Tensor):
             found.setdefault(name, []).append(args[0].detach())
 
-    handles = [
-        layer.modules[0].register_forward_pre_hook(partial(hook, layer.name)) for layer in layers
-    ]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for layer in layers:
+            before = partial(hook, layer.name)
+            hooks.enter_context(layer.modules[0].register_forward_pre_hook(before))
+        run()
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -285,7 +286,6 @@ def _predict(
 def _pass(model: nn.Module, batch: Batch, loss: LossFunction) -> dict[str, _Calls]:
     """Run once, with the same noise each time, and keep what layers with parameters are given."""
     found: dict[str, _Calls] = {}
-    handles = []
 
     def hook(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         returned = _first(output)
@@ -295,17 +295,13 @@ def _pass(model: nn.Module, batch: Batch, loss: LossFunction) -> dict[str, _Call
         calls.given.append(pytree.tree_map_only(Tensor, _copied, (args, kwargs)))
         calls.returned.append(_copied(returned))
 
-    for module, name in modules.names(model).items():
-        if next(module.parameters(recurse=False), None) is not None or parametrize.is_parametrized(
-            module
-        ):
-            handles.append(module.register_forward_hook(partial(hook, name), with_kwargs=True))
-    try:
-        with torch.no_grad(), seeded(0):
-            loss(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad(), seeded(0):
+        for module, name in modules.names(model).items():
+            has_own = next(module.parameters(recurse=False), None) is not None
+            if has_own or parametrize.is_parametrized(module):
+                after = partial(hook, name)
+                hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
+        loss(model, batch)
     return found
 
 

@@ -38,7 +38,8 @@ def origin(graph: Graph) -> str:
     if first.name in _LIKELIHOODS:
         return "no target counts, as where all are the index that is ignored"
     value = "nan" if _has(first.outputs, torch.isnan) else "infinite numbers"
-    return f"{value} first in {_place(first)}"
+    where = f" in {first.module!r}" if first.module else ""
+    return f"{value} first in {first.name}{where}"
 
 
 def _first(graph: Graph) -> Node | None:
@@ -145,10 +146,6 @@ def origin_in_words(
     except Exception:  # what the user is told is that the loss is not finite
         found, remedy = "", ""
     return f"{f': {found}' if found else ''}. {remedy or otherwise}".rstrip()
-
-
-def _place(node: Node) -> str:
-    return f"{node.name} in {node.module!r}" if node.module else node.name
 
 
 def _is_not_finite(tensor: Tensor) -> Tensor:

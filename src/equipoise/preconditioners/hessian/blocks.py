@@ -147,12 +147,8 @@ def _run_shifted(
         calls.append((args[0].detach(), shift))
         return (rows + shift.reshape(*rows.shape[:-1], 1) * one).movedim(-1, axis)
 
-    handle = layer.register_forward_hook(hook)
-    try:
-        with torch.enable_grad():
-            value = loss()
-    finally:
-        handle.remove()
+    with layer.register_forward_hook(hook), torch.enable_grad():
+        value = loss()
     if len(calls) != 1:
         raise ValueError(
             f"the layer must run exactly once in loss(), it ran {len(calls)} times; a weight used "

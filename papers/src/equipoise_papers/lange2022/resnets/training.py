@@ -216,12 +216,9 @@ def preconditioned(model: nn.Module, optimizer: torch.optim.SGD) -> Iterator[BNP
     ``attach`` would decouple the weight decay, which without the momentum's factor of ten is a
     tenth of the paper's.
     """
-    with BNP(model, preset="paper") as bnp:
-        handle = optimizer.register_step_pre_hook(lambda *_: bnp.step())
-        try:
-            yield bnp
-        finally:
-            handle.remove()
+    bnp = BNP(model, preset="paper")
+    with bnp, optimizer.register_step_pre_hook(lambda *_: bnp.step()):
+        yield bnp
 
 
 def _images(cell: ResNetTraining, device: torch.device) -> _Images:

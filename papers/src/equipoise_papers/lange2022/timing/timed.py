@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -252,12 +253,7 @@ def _layers(model: nn.Module, batch: Tensor) -> list[tuple[int, int, int, int]]:
         rows = output.numel() // weight.shape[0]
         found.append((weight[0].numel(), weight.shape[1], weight.shape[0], rows))
 
-    kinds = nn.Linear | nn.Conv2d
-    handles = [m.register_forward_hook(hook) for m in model.modules() if isinstance(m, kinds)]
-    with torch.no_grad():
-        model(batch)
-    for handle in handles:
-        handle.remove()
+    _run_watched(model, batch, (nn.Linear, nn.Conv2d), hook)
     return found
 
 
@@ -279,10 +275,15 @@ def _extra(model: nn.Module, variant: str, batch: Tensor) -> float:
         nonlocal extra
         extra += 32 * output.numel() + 4 * output.shape[1]
 
-    kinds = nn.BatchNorm1d | nn.BatchNorm2d
-    handles = [m.register_forward_hook(hook) for m in model.modules() if isinstance(m, kinds)]
-    with torch.no_grad():
-        model(batch)
-    for handle in handles:
-        handle.remove()
+    _run_watched(model, batch, (nn.BatchNorm1d, nn.BatchNorm2d), hook)
     return extra
+
+
+def _run_watched(
+    model: nn.Module, batch: Tensor, kinds: tuple[type[nn.Module], ...], hook: Callable[..., None]
+) -> None:
+    with ExitStack() as hooks, torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, kinds):
+                hooks.enter_context(module.register_forward_hook(hook))
+        model(batch)

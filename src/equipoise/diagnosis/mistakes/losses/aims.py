@@ -71,7 +71,8 @@ def _rewarded_errors(traced: TracedPass) -> Finding | None:
         compared.append(node)
     if not signs or weighed_by_gains(compared, traced):
         return None
-    names = wording.listed([_in_words(name) for name in signs], 3)
+    words = ["their difference" if name == "sub" else name.strip("_") for name in signs]
+    names = wording.listed(words, 3)
     return Finding(
         "critical",
         "The loss has its sign turned",
@@ -80,10 +81,6 @@ def _rewarded_errors(traced: TracedPass) -> Finding | None:
         "Take the minus away, or put one before a likelihood, unless an adversary is to be "
         "misled.",
     )
-
-
-def _in_words(name: str) -> str:
-    return {"sub": "their difference"}.get(name, name.strip("_"))
 
 
 def _sign_of_error(node: Node, traced: TracedPass) -> float | None:
