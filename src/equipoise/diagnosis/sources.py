@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from equipoise.diagnosis.trainability.entrance import leading_to
-from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.theory.propagation.call import OF_SHAPES
 
@@ -42,11 +40,6 @@ _LINEAR = {*ARRANGING, "neg", "mean", "sum", "add", "sub", "rsub", "expand", "wh
 _LINEAR |= {"mul", "div", "index", "gather", "masked_fill", "masked_select", "stack"}
 # Pointwise operations that leave data as they are, up to scale and shift.
 _STRAIGHT = {*ARRANGING, "add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill"}
-
-
-def users_of(number: int, nodes: Mapping[int, Node]) -> list[Node]:
-    """The operations that take what an operation made."""
-    return [node for node in nodes.values() if takes_from(node, {number})]
 
 
 def following(
@@ -113,29 +106,9 @@ def axis_of(softmax: Node) -> int:
     return int(axis) % max(1, softmax.outputs[0].ndim)
 
 
-def before_expanding(source: Made | Given, nodes: Mapping[int, Node]) -> Made | Given:
-    """What an operand was before it took the other's shape."""
-    while isinstance(source, Made):
-        made = nodes[source.node]
-        if made.name != "expand" or not made.inputs:
-            break
-        source = made.inputs[0]
-    return source
-
-
 def tensor(source: Made | Given, nodes: Mapping[int, Node]) -> Tensor:
     """The tensor that an operation was given."""
     return source.value if isinstance(source, Given) else nodes[source.node].outputs[source.index]
-
-
-def shape(source: Made | Given, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-    """Of the tensor that an operation was given."""
-    return tuple(tensor(source, nodes).shape)
-
-
-def depends_on_weights(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether it has a gradient that leads to trained parameters, and not to data alone."""
-    return tensor(source, nodes).requires_grad and any(map(is_trained, given_of(source, nodes)))
 
 
 def is_trained(source: Made | Given) -> TypeGuard[Given]:
@@ -181,12 +154,6 @@ def behind_weights(nodes: Mapping[int, Node]) -> frozenset[str]:
     )
 
 
-def is_of(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether a tensor was made of the batch's, and not of constants or of their shapes alone."""
-    known = tensors(batch)
-    return any(is_same(x, given.value) for given in given_of(source, nodes) for x in known)
-
-
 def is_same(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors, which may be sparse, have equal numbers at equal places."""
     if one is other or one.shape != other.shape:
@@ -194,53 +161,10 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*(x if x.layout is torch.strided else x.to_dense() for x in (one, other)))
 
 
-def is_of_data_alone(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    """Whether a tensor was made of the batch's, and not of weights as well, detached or not."""
-    return (
-        not tensor(source, nodes).requires_grad
-        and is_of(batch, source, nodes)
-        and all(given.kind != "parameter" for given in given_of(source, nodes))
-    )
-
-
-def given_of(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Given]:
-    """The tensors that a tensor's numbers were made of, the nearest first."""
-    waiting, seen = deque([source]), set[int]()
-    while waiting:
-        one = waiting.popleft()
-        if isinstance(one, Given):
-            yield one
-        elif one.node not in seen:
-            seen.add(one.node)
-            if nodes[one.node].name not in OF_SHAPES:
-                waiting += nodes[one.node].inputs
-
-
-def table_of(node: Node, nodes: Mapping[int, Node]) -> Given | None:
-    """The table of the model that an operation takes rows of, by numbers or by ones."""
-    if len(node.inputs) < 2:
-        return None
-    first, second = node.inputs[:2]
-    if node.name == "mm" and not tensor(first, nodes).requires_grad:
-        first = second
-    elif node.name not in LOOKING_UP:
-        return None
-    return first if isinstance(first, Given) and first.kind != "data" else None
-
-
 def weights_behind(start: int, graph: Graph, closed: Container[int] = ()) -> frozenset[str]:
     """Trained parameters behind an operation, without what is behind closed ones."""
     behind = (graph.nodes[number] for number in leading_to(graph, start, closed))
     return frozenset(one.name for node in behind for one in node.inputs if is_trained(one))
-
-
-def joined(source: Made | Given, nodes: Mapping[int, Node]) -> Sequence[Made | Given]:
-    """The parts of a concatenation along features, such as embeddings beside numbers."""
-    node = origin_of(source, nodes)
-    if node is None or node.name != "cat":
-        return (source,)
-    axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 0)
-    return node.inputs if axis in (1, -1, node.outputs[0].ndim - 1) else (source,)
 
 
 def origin_of(source: Made | Given, nodes: Mapping[int, Node]) -> Node | None:

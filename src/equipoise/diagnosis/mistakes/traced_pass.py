@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -11,16 +12,24 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.sources import (
     LIKELIHOODS,
+    LOOKING_UP,
     PRODUCTS,
     either_way,
     is_error,
+    is_same,
+    is_trained,
     kinds_behind,
     kinds_of,
+    origin_of,
+    origin_of_input,
+    takes_from,
     tensor,
 )
 from equipoise.instrument import LossFunction
+from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records.finding import Finding
+from equipoise.theory.propagation.call import OF_SHAPES
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,88 @@ class TracedPass:
         """Kinds of the tensors that each operation's numbers were made of."""
         return kinds_behind(self.nodes)
 
+    def tensor(self, source: Made | Given) -> Tensor:
+        """The tensor that an operation was given."""
+        return tensor(source, self.nodes)
+
+    def shape(self, source: Made | Given) -> tuple[int, ...]:
+        """Of the tensor that an operation was given."""
+        return tuple(self.tensor(source).shape)
+
+    def origin_of(self, source: Made | Given) -> Node | None:
+        """The operation that made the numbers of an operand."""
+        return origin_of(source, self.nodes)
+
+    def origin_of_input(self, node: Node) -> Node | None:
+        """The operation that made the numbers of a node's first input."""
+        return origin_of_input(node, self.nodes)
+
+    def users_of(self, number: int) -> list[Node]:
+        """The operations that take what an operation made."""
+        return [node for node in self.graph.nodes if takes_from(node, {number})]
+
+    def is_error(self, node: Node) -> bool:
+        """Whether a loss takes the size of a difference, of its own or by what follows."""
+        return is_error(node, self.nodes)
+
+    def before_expanding(self, source: Made | Given) -> Made | Given:
+        """What an operand was before it took the other's shape."""
+        while isinstance(source, Made):
+            made = self.nodes[source.node]
+            if made.name != "expand" or not made.inputs:
+                break
+            source = made.inputs[0]
+        return source
+
+    def given_of(self, source: Made | Given) -> Iterator[Given]:
+        """The tensors that a tensor's numbers were made of, the nearest first."""
+        waiting, seen = deque([source]), set[int]()
+        while waiting:
+            one = waiting.popleft()
+            if isinstance(one, Given):
+                yield one
+            elif one.node not in seen:
+                seen.add(one.node)
+                if self.nodes[one.node].name not in OF_SHAPES:
+                    waiting += self.nodes[one.node].inputs
+
+    def depends_on_weights(self, source: Made | Given) -> bool:
+        """Whether it has a gradient that leads to trained parameters, and not to data alone."""
+        has_gradient = self.tensor(source).requires_grad
+        return has_gradient and any(map(is_trained, self.given_of(source)))
+
+    def is_of(self, source: Made | Given) -> bool:
+        """Whether a tensor was made of the batch's, and not of constants or of shapes alone."""
+        known = tensors(self.batch)
+        return any(is_same(x, given.value) for given in self.given_of(source) for x in known)
+
+    def is_of_data_alone(self, source: Made | Given) -> bool:
+        """Whether a tensor was made of the batch's, and not of weights, detached or not."""
+        return (
+            not self.tensor(source).requires_grad
+            and self.is_of(source)
+            and all(given.kind != "parameter" for given in self.given_of(source))
+        )
+
+    def table_of(self, node: Node) -> Given | None:
+        """The table of the model that an operation takes rows of, by numbers or by ones."""
+        if len(node.inputs) < 2:
+            return None
+        first, second = node.inputs[:2]
+        if node.name == "mm" and not self.tensor(first).requires_grad:
+            first = second
+        elif node.name not in LOOKING_UP:
+            return None
+        return first if isinstance(first, Given) and first.kind != "data" else None
+
+    def joined(self, source: Made | Given) -> Sequence[Made | Given]:
+        """The parts of a concatenation along features, such as embeddings beside numbers."""
+        node = self.origin_of(source)
+        if node is None or node.name != "cat":
+            return (source,)
+        axis = node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", 0)
+        return node.inputs if axis in (1, -1, node.outputs[0].ndim - 1) else (source,)
+
     @cached_property
     def before_layers(self) -> frozenset[int]:
         """Operations whose outputs go into a matrix product or a convolution later on."""
@@ -108,7 +199,7 @@ class TracedPass:
         return any(
             (node.name == "detach" and node.number in taken) or not node.records_gradients
             for node in nodes.values()
-            if any(tensor(source, nodes).requires_grad for source in node.inputs)
+            if any(self.tensor(source).requires_grad for source in node.inputs)
             and not _copies_a_length(node, nodes)
         )
 
@@ -117,9 +208,9 @@ class TracedPass:
         """Outputs and the targets that a loss compares them with, one by one."""
         found = []
         for node in self.after_layers:
-            is_loss = node.name in LIKELIHOODS or is_error(node, self.nodes)
+            is_loss = node.name in LIKELIHOODS or self.is_error(node)
             for output, target in either_way(node) if is_loss else ():
-                learnt, given = (tensor(x, self.nodes).requires_grad for x in (output, target))
+                learnt, given = (self.tensor(x).requires_grad for x in (output, target))
                 if isinstance(output, Made) and learnt and not given:
                     found.append((output, target))
         return found
@@ -133,7 +224,7 @@ class TracedPass:
     @property
     def targets(self) -> list[Tensor]:
         """What a loss compares outputs with, one by one."""
-        return [tensor(target, self.nodes).detach() for _, target in self.compared]
+        return [self.tensor(target).detach() for _, target in self.compared]
 
     @property
     def after_layers(self) -> Iterator[Node]:

@@ -5,7 +5,7 @@ Beyond 0 to 1, several of one, 0 for -1, blanks in those of CTC, or more of thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,17 +13,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    CTC,
-    before_expanding,
-    depends_on_weights,
-    either_way,
-    is_of,
-    origin_of,
-    tensor,
-    users_of,
-)
+from equipoise.diagnosis.sources import ARRANGING, CTC, either_way
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -46,23 +36,22 @@ _POSITIVE = ("sigmoid", "_softmax", "exp")
 
 def of_codings(traced: TracedPass) -> list[Finding]:
     """Targets that the loss does not take as they are meant."""
-    nodes, batch = traced.nodes, traced.batch
     return one_of_each(
         one
         for node in traced.after_layers
         for one in (
-            _beyond(node, nodes),
-            _several(node, nodes, batch),
-            _zero_for_minus_one(node, nodes, batch),
-            _indices(node, nodes),
-            *_of_ctc(node, nodes),
+            _beyond(node, traced),
+            _several(node, traced),
+            _zero_for_minus_one(node, traced),
+            _indices(node, traced),
+            *_of_ctc(node, traced),
         )
     )
 
 
-def _beyond(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _beyond(node: Node, traced: TracedPass) -> Finding | None:
     """Targets of a binary cross-entropy that are less than 0 or more than 1."""
-    found = _binary_target(node, nodes)
+    found = _binary_target(node, traced)
     if found is None:
         return None
     values, counted = found
@@ -83,32 +72,32 @@ def _beyond(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     )
 
 
-def _binary_target(node: Node, nodes: Mapping[int, Node]) -> tuple[Tensor, Tensor] | None:
+def _binary_target(node: Node, traced: TracedPass) -> tuple[Tensor, Tensor] | None:
     """The targets of a binary cross-entropy, and which of them count."""
     judged = node
     if node.name in _BINARY and len(node.inputs) > 1:
         source = node.inputs[1]
     elif node.name == "rsub" and len(node.inputs) == 1 and node.arguments[1:2] == (1,):
         source = node.inputs[0]  # (1 - target) * log(...), written out
-        products = [user for user in users_of(node.number, nodes) if _has_logarithm(user, nodes)]
+        products = [user for user in traced.users_of(node.number) if _has_logarithm(user, traced)]
         if not products:
             return None
         judged = products[0]
     else:
         return None
-    values = tensor(source, nodes).detach()
-    if depends_on_weights(source, nodes) or not values.is_floating_point():
+    values = traced.tensor(source).detach()
+    if traced.depends_on_weights(source) or not values.is_floating_point():
         return None
-    return values.double(), _counted(judged, values, nodes)
+    return values.double(), _counted(judged, values, traced)
 
 
-def _has_logarithm(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _has_logarithm(node: Node, traced: TracedPass) -> bool:
     """Whether it is a product with the logarithm of an output."""
-    made = [origin_of(one, nodes) for one in node.inputs if depends_on_weights(one, nodes)]
+    made = [traced.origin_of(one) for one in node.inputs if traced.depends_on_weights(one)]
     return node.name == "mul" and any(one is not None and one.name in _LOGARITHMS for one in made)
 
 
-def _counted(node: Node, values: Tensor, nodes: Mapping[int, Node]) -> Tensor:
+def _counted(node: Node, values: Tensor, traced: TracedPass) -> Tensor:
     """Which elements the loss depends on, where some are masked or have a weight of zero."""
     counted = torch.ones_like(values, dtype=torch.bool)
     gradient = node.gradients[0] if node.gradients else None
@@ -118,7 +107,7 @@ def _counted(node: Node, values: Tensor, nodes: Mapping[int, Node]) -> Tensor:
         return counted
     weight = node.arguments[2] if len(node.arguments) > 2 else node.keywords.get("weight")
     if isinstance(weight, Made | Given):
-        counted &= (tensor(weight, nodes) != 0).expand_as(values)
+        counted &= (traced.tensor(weight) != 0).expand_as(values)
     return counted
 
 
@@ -139,12 +128,12 @@ def _to_probabilities(values: Tensor) -> str:
     )
 
 
-def _several(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+def _several(node: Node, traced: TracedPass) -> Finding | None:
     """Cross-entropy with rows of targets that are no probabilities of one class each.
 
     Rows with one number alone are left out: it may be the weight of the sample.
     """
-    made = _soft_target(node, nodes, batch)
+    made = _soft_target(node, traced)
     if made is None:
         return None
     values, axis = made
@@ -171,37 +160,37 @@ def _several(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     )
 
 
-def _soft_target(node: Node, nodes: Mapping[int, Node], batch: Any) -> tuple[Tensor, int] | None:
+def _soft_target(node: Node, traced: TracedPass) -> tuple[Tensor, int] | None:
     """The target of a cross-entropy with probabilities, and its axis of classes."""
     if node.name != "mul" or len(node.inputs) != 2 or not isinstance(node.inputs[0], Made):
         return None
-    logarithms, target = nodes[node.inputs[0].node], node.inputs[1]
-    if logarithms.name != "_log_softmax" or depends_on_weights(target, nodes):
+    logarithms, target = traced.nodes[node.inputs[0].node], node.inputs[1]
+    if logarithms.name != "_log_softmax" or traced.depends_on_weights(target):
         return None
-    values = tensor(target, nodes).detach().double()
+    values = traced.tensor(target).detach().double()
     if values.shape != logarithms.outputs[0].shape or values.ndim < 2:
         return None
     axis = logarithms.arguments[1] if len(logarithms.arguments) > 1 else 1
-    if not _is_scaled(batch, target, nodes) or not _ends_in_a_mean(node, nodes):
+    if not _is_scaled(target, traced) or not _ends_in_a_mean(node, traced):
         return None
     return values, int(axis)
 
 
-def _is_scaled(batch: Any, source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+def _is_scaled(source: Made | Given, traced: TracedPass) -> bool:
     """Whether it is a tensor of the batch but for numbers, as label smoothing leaves it."""
     while isinstance(source, Made):
-        node = nodes[source.node]
+        node = traced.nodes[source.node]
         if node.name not in _SCALING or len(node.inputs) != 1:
             return False
         source = node.inputs[0]
-    return is_of(batch, source, nodes)
+    return traced.is_of(source)
 
 
-def _ends_in_a_mean(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _ends_in_a_mean(node: Node, traced: TracedPass) -> bool:
     """Whether products are summed and averaged, and not divided by sums of targets."""
     waiting = [node.number]
     while waiting:
-        for user in users_of(waiting.pop(), nodes):
+        for user in traced.users_of(waiting.pop()):
             if user.name == "div" and len(user.inputs) > 1:
                 return False
             if user.name in ("sum", "neg", "mean", "mul", "div"):
@@ -209,12 +198,12 @@ def _ends_in_a_mean(node: Node, nodes: Mapping[int, Node]) -> bool:
     return True
 
 
-def _zero_for_minus_one(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+def _zero_for_minus_one(node: Node, traced: TracedPass) -> Finding | None:
     """Labels 0 and 1 where a loss multiplies by -1 and 1."""
-    for target, name in _signs(node, nodes):
-        if depends_on_weights(target, nodes) or not is_of(batch, target, nodes):
+    for target, name in _signs(node, traced):
+        if traced.depends_on_weights(target) or not traced.is_of(target):
             continue
-        values = tensor(target, nodes).detach().double()
+        values = traced.tensor(target).detach().double()
         zeros = float((values == 0).double().mean())
         of_one_sign = bool((values >= 0).all()) or bool((values <= 0).all())  # else 0 is a mask
         if not (
@@ -231,113 +220,111 @@ def _zero_for_minus_one(node: Node, nodes: Mapping[int, Node], batch: Any) -> Fi
     return None
 
 
-def _signs(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given, str]]:
+def _signs(node: Node, traced: TracedPass) -> Iterator[tuple[Made | Given, str]]:
     """What a loss multiplies outputs by, or chooses their sign by, and its name."""
     if node.name == "soft_margin_loss":
         yield node.inputs[1], "the soft margin loss"
-    elif _cuts_at_zero(node, nodes):
+    elif _cuts_at_zero(node, traced):
         for source in node.inputs:
-            for target in _behind_margin(source, nodes):
+            for target in _behind_margin(source, traced):
                 yield target, "a hinge loss"
     elif node.name == "softplus":
-        for target in _behind_softplus(node.inputs[0], nodes):
+        for target in _behind_softplus(node.inputs[0], traced):
             yield target, "a logistic loss"
     elif node.name == "add" and len(node.inputs) == 2:
-        yield from _chosen(node, nodes)
+        yield from _chosen(node, traced)
 
 
-def _behind_softplus(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Made | Given]:
+def _behind_softplus(source: Made | Given, traced: TracedPass) -> Iterator[Made | Given]:
     """The labels y of ``-(y * output)`` and of ``(-y) * output``."""
-    made = origin_of(source, nodes)
+    made = traced.origin_of(source)
     if made is not None and made.name == "neg":
-        yield from _labels(origin_of(made.inputs[0], nodes), nodes)
-    yield from _negative(_labels(made, nodes), nodes)
+        yield from _labels(traced.origin_of(made.inputs[0]), traced)
+    yield from _negative(_labels(made, traced), traced)
 
 
-def _negative(
-    targets: Iterator[Made | Given], nodes: Mapping[int, Node]
-) -> Iterator[Made | Given]:
+def _negative(targets: Iterator[Made | Given], traced: TracedPass) -> Iterator[Made | Given]:
     """Those with numbers below zero, as the labels -y are."""
-    return (target for target in targets if bool((tensor(target, nodes) < 0).any()))
+    return (target for target in targets if bool((traced.tensor(target) < 0).any()))
 
 
-def _cuts_at_zero(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _cuts_at_zero(node: Node, traced: TracedPass) -> bool:
     """Whether it gives max(x, 0)."""
     if node.name in ("clamp", "clamp_min"):
         bounds = (*node.arguments[1:], *node.keywords.values())
         return [bound for bound in bounds if bound is not None] == [0]
     if node.name == "maximum":
-        return any(not bool(tensor(one, nodes).any()) for one in node.inputs)
+        return any(not bool(traced.tensor(one).any()) for one in node.inputs)
     return node.name == "relu"
 
 
-def _behind_margin(source: Made | Given, nodes: Mapping[int, Node]) -> Iterator[Made | Given]:
+def _behind_margin(source: Made | Given, traced: TracedPass) -> Iterator[Made | Given]:
     """The labels y of ``margin - y * output``."""
-    made = origin_of(source, nodes)
+    made = traced.origin_of(source)
     if made is None:
         return
     if made.name == "rsub" and len(made.inputs) == 1:
-        yield from _labels(origin_of(made.inputs[0], nodes), nodes)
+        yield from _labels(traced.origin_of(made.inputs[0]), traced)
     elif made.name == "sub" and len(made.inputs) == 2:
-        if not depends_on_weights(made.inputs[0], nodes):
-            yield from _labels(origin_of(made.inputs[1], nodes), nodes)
+        if not traced.depends_on_weights(made.inputs[0]):
+            yield from _labels(traced.origin_of(made.inputs[1]), traced)
     elif made.name == "add" and len(made.inputs) == 1:  # margin + (-y) * output, as for ranks
-        labels = _labels(origin_of(made.inputs[0], nodes), nodes, ranks=True)
-        yield from _negative(labels, nodes)
+        labels = _labels(traced.origin_of(made.inputs[0]), traced, ranks=True)
+        yield from _negative(labels, traced)
 
 
 def _labels(
-    product: Node | None, nodes: Mapping[int, Node], *, ranks: bool = False
+    product: Node | None, traced: TracedPass, *, ranks: bool = False
 ) -> Iterator[Made | Given]:
     """The factor of an output that may be a label, and is no mask of products or differences."""
     if product is None or product.name != "mul" or len(product.inputs) != 2:
         return
     for pair in either_way(product):
-        target, output = (before_expanding(one, nodes) for one in pair)
-        last = origin_of(output, nodes)
+        target, output = (traced.before_expanding(one) for one in pair)
+        last = traced.origin_of(output)
         other = () if last is None else (last.name,)
         if (
-            depends_on_weights(output, nodes)
+            traced.depends_on_weights(output)
             and not {*other} & {"mul", *_POSITIVE, *(() if ranks else ("sub",))}
-            and not _weighs_too(target, product, nodes)
+            and not _weighs_too(target, product, traced)
         ):
             yield target
 
 
-def _weighs_too(target: Made | Given, product: Node, nodes: Mapping[int, Node]) -> bool:
+def _weighs_too(target: Made | Given, product: Node, traced: TracedPass) -> bool:
     """Whether a tensor multiplies or counts something else as well, as a mask does."""
-    values = tensor(target, nodes)
+    values = traced.tensor(target)
     return any(
         node.number != product.number
         and node.name in ("mul", "sum", "div")
-        and any(tensor(before_expanding(one, nodes), nodes) is values for one in node.inputs)
-        for node in nodes.values()
+        and any(traced.tensor(traced.before_expanding(one)) is values for one in node.inputs)
+        for node in traced.nodes.values()
     )
 
 
-def _chosen(node: Node, nodes: Mapping[int, Node]) -> Iterator[tuple[Made | Given, str]]:
+def _chosen(node: Node, traced: TracedPass) -> Iterator[tuple[Made | Given, str]]:
     """The labels of PyTorch's hinge and cosine embedding losses, compared with 1 and -1."""
     compared: dict[float, tuple[str, Made | Given]] = {}
     for source in node.inputs:
-        branch = origin_of(source, nodes)
+        branch = traced.origin_of(source)
         test = None
         if branch is not None and branch.name == "where":
-            test = origin_of(branch.inputs[0], nodes)
+            test = traced.origin_of(branch.inputs[0])
         if test is None or test.name not in ("eq", "ne") or len(test.inputs) != 1:
             return
         compared[float(test.arguments[1])] = test.name, test.inputs[0]
     if compared.keys() == {1.0, -1.0}:
         (kind, target), (other, same) = compared[1.0], compared[-1.0]
-        if kind == other and torch.equal(tensor(target, nodes), tensor(same, nodes)):
+        if kind == other and torch.equal(traced.tensor(target), traced.tensor(same)):
             name = "hinge" if kind == "ne" else "cosine"
             yield target, f"the {name} embedding loss"
 
 
-def _indices(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _indices(node: Node, traced: TracedPass) -> Finding | None:
     """Labels 0 and 1 of all classes where a loss takes the numbers of those that apply."""
     if node.name != "multilabel_margin_loss_forward":
         return None
-    target = tensor(node.inputs[1], nodes)
+    target = traced.tensor(node.inputs[1])
     if target.shape[-1] < 3 or not bool(((target == 0) | (target == 1)).all()):
         return None
     return Finding(
@@ -349,11 +336,11 @@ def _indices(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     )
 
 
-def _of_ctc(node: Node, nodes: Mapping[int, Node]) -> Iterator[Finding]:
+def _of_ctc(node: Node, traced: TracedPass) -> Iterator[Finding]:
     """Sequences that CTC cannot give: with blanks in them, or for want of steps."""
     if node.name not in CTC:
         return
-    targets, steps, lengths = (_integers(one, nodes) for one in node.arguments[1:4])
+    targets, steps, lengths = (_integers(one, traced) for one in node.arguments[1:4])
     blank = int(node.arguments[4]) if len(node.arguments) > 4 else 0
     rows = _sequences(targets, [int(one) for one in lengths.flatten()])
     with_blank = sum(bool((row == blank).any()) for row in rows)
@@ -381,10 +368,10 @@ def _of_ctc(node: Node, nodes: Mapping[int, Node]) -> Iterator[Finding]:
         )
 
 
-def _integers(argument: Any, nodes: Mapping[int, Node]) -> Tensor:
+def _integers(argument: Any, traced: TracedPass) -> Tensor:
     """Lengths or classes, which are given as a list or as a tensor."""
     if isinstance(argument, Made | Given):
-        return tensor(argument, nodes).detach().cpu()
+        return traced.tensor(argument).detach().cpu()
     return torch.as_tensor(argument)
 
 

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import (
-    PRODUCTS,
-    depends_on_weights,
-    is_of,
-    joined,
-    shape,
-    tensor,
-)
+from equipoise.diagnosis.sources import PRODUCTS
 from equipoise.instrument.recording.graph import Given, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -47,17 +40,16 @@ def of_inputs(traced: TracedPass) -> list[Finding]:
 
 def _channels_last(traced: TracedPass) -> list[Finding]:
     """Square images, whose rows a convolution takes for channels."""
-    nodes, batch = traced.nodes, traced.batch
     for node in traced.graph.nodes:
         if node.name != "convolution":
             continue
         source = node.inputs[0]
-        given = tuple(tensor(source, nodes).shape)
+        given = tuple(traced.tensor(source).shape)
         if len(given) != 4 or given[3] not in _CHANNELS or not given[1] == given[2] >= _ROWS:
             continue
-        if shape(node.inputs[1], nodes)[-1] == 1:  # the last axis is left alone, on purpose
+        if traced.shape(node.inputs[1])[-1] == 1:  # the last axis is left alone, on purpose
             continue
-        if not depends_on_weights(source, nodes) and is_of(batch, source, nodes):
+        if not traced.depends_on_weights(source) and traced.is_of(source):
             return [
                 Finding(
                     "warning",
@@ -73,21 +65,20 @@ def _channels_last(traced: TracedPass) -> list[Finding]:
 
 def _entering(traced: TracedPass) -> Iterator[Tensor]:
     """What weights are multiplied with first."""
-    nodes, batch = traced.nodes, traced.batch
     for node in traced.graph.nodes:
         if node.name in PRODUCTS:
-            with_weights = any(depends_on_weights(source, nodes) for source in node.inputs)
+            with_weights = any(traced.depends_on_weights(source) for source in node.inputs)
             # Of a product the left one has samples along its first axis.
             left = node.arguments[_LEFT.get(node.name, 0)]
             entering = with_weights and isinstance(left, Made | Given)
-            for source in joined(left, nodes) if entering else ():
-                values = tensor(source, nodes)
+            for source in traced.joined(left) if entering else ():
+                values = traced.tensor(source)
                 if (
-                    not depends_on_weights(source, nodes)
+                    not traced.depends_on_weights(source)
                     and values.is_floating_point()
                     and values.ndim > 1
                     and len(values) >= _ENOUGH
-                    and is_of(batch, source, nodes)
+                    and traced.is_of(source)
                 ):
                     yield values
 

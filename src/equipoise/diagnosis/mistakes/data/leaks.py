@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import with_other_data
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import ARRANGING, is_same, tensor
+from equipoise.diagnosis.sources import ARRANGING, is_same
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.records.finding import Finding
@@ -41,7 +41,7 @@ def of_leaks(traced: TracedPass) -> list[Finding]:
         if x.ndim < 2 or not x.is_floating_point() or x.layout is not torch.strided:
             continue
         for output, source in traced.compared:
-            target = tensor(source, traced.nodes).detach()
+            target = traced.tensor(source).detach()
             found = _place(x, target) if _tells_apart(target) else None
             if found is None or _is_meant(x, found, output, source, traced):
                 continue
@@ -121,7 +121,7 @@ def _is_meant(
 def _wholes(source: Made | Given, traced: TracedPass) -> Iterator[Tensor]:
     """A tensor, and those of which it is a part."""
     while True:
-        yield tensor(source, traced.nodes)
+        yield traced.tensor(source)
         node = traced.nodes[source.node] if isinstance(source, Made) else None
         if node is None or node.name not in _PARTS:
             return

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import DIFFERENCES, is_error, tensor
+from equipoise.diagnosis.sources import DIFFERENCES
 from equipoise.instrument.batches import samples, tensors
 from equipoise.instrument.recording.graph import Given
 from equipoise.records import wording
@@ -28,10 +28,10 @@ def of_targets(traced: TracedPass) -> list[Finding]:
         source.value
         for node in traced.after_layers  # what is subtracted before is no target
         if any(part in node.name for part in _COMPARING)
-        if node.name not in DIFFERENCES or is_error(node, traced.nodes)
+        if node.name not in DIFFERENCES or traced.is_error(node)
         for source in node.inputs
         if isinstance(source, Given) and source.kind == "data" and not source.value.requires_grad
-        if any(tensor(other, traced.nodes).requires_grad for other in node.inputs)
+        if any(traced.tensor(other).requires_grad for other in node.inputs)
     ]
     targets = {
         place: values

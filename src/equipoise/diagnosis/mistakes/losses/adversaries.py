@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, sign_of
-from equipoise.diagnosis.sources import PRODUCTS, is_trained, kinds_of, tensor
+from equipoise.diagnosis.sources import PRODUCTS, is_trained, kinds_of
 from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -75,7 +75,7 @@ def _weights_behind(traced: TracedPass) -> dict[int, tuple[frozenset[str], froze
     for node in traced.graph.nodes:
         learnt = every = frozenset[str]()
         for source in node.inputs:
-            has_gradient = tensor(source, traced.nodes).requires_grad
+            has_gradient = traced.tensor(source).requires_grad
             if isinstance(source, Made):
                 through, made_of = found[source.node]
             else:

@@ -13,14 +13,7 @@ from equipoise.diagnosis.mistakes.losses.gains import weighed_by_gains
 from equipoise.diagnosis.mistakes.losses.nothing import compared_with_nothing
 from equipoise.diagnosis.mistakes.losses.unbounded import falls_without_bound
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
-from equipoise.diagnosis.sources import (
-    LIKELIHOODS,
-    depends_on_weights,
-    either_way,
-    is_of_data_alone,
-    origin_of,
-    tensor,
-)
+from equipoise.diagnosis.sources import LIKELIHOODS, either_way
 from equipoise.instrument.recording.graph import Node
 from equipoise.numerics.pieces import deviation, largest, pieces, sums
 from equipoise.records import wording
@@ -88,28 +81,27 @@ def _sign_of_error(node: Node, traced: TracedPass) -> float | None:
     gradient = node.gradients[0] if node.gradients else None
     if gradient is None or not gradient.numel() or len(node.inputs) < 2:
         return None
-    nodes, batch = traced.nodes, traced.batch
     first, second = node.inputs[:2]
     if node.name in _ERRORS:
-        if not depends_on_weights(first, nodes) and not depends_on_weights(second, nodes):
+        if not traced.depends_on_weights(first) and not traced.depends_on_weights(second):
             return None
-        if not any(is_of_data_alone(batch, one, nodes) for one in (first, second)):
+        if not any(traced.is_of_data_alone(one) for one in (first, second)):
             return None
         return _common_sign(gradient)
     if node.name == "sub":
         for output, target in either_way(node):
-            if depends_on_weights(output, nodes) and is_of_data_alone(batch, target, nodes):
+            if traced.depends_on_weights(output) and traced.is_of_data_alone(target):
                 return _sign_of_distance(node.outputs[0].detach(), gradient)
         return None
     if node.name not in _PICKING:
         return None
     for output in (first, second):
-        origin = origin_of(output, nodes)
+        origin = traced.origin_of(output)
         others = [one for one in node.inputs if one is not output]
-        targets = [one for one in others if is_of_data_alone(batch, one, nodes)]
+        targets = [one for one in others if traced.is_of_data_alone(one)]
         if origin is None or origin.name != "_log_softmax" or not targets:
             continue
-        if not any(bool((tensor(target, nodes) < 0).any()) for target in targets):
+        if not any(bool((traced.tensor(target) < 0).any()) for target in targets):
             return -_common_sign(gradient)
     return None
 

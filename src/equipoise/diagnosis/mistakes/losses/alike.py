@@ -16,7 +16,6 @@ from equipoise.diagnosis.mistakes.losses.nothing import (
 )
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import origin_of, tensor
 from equipoise.instrument.recording.graph import Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -36,7 +35,7 @@ def all_alike(traced: TracedPass) -> Finding | None:
     outputs, which cannot be all alike, two opposite vectors take its place.
     """
     outputs = [] if traced.takes_detached else outputs_behind(traced)
-    values = [tensor(made, traced.nodes).detach() for made in outputs]
+    values = [traced.tensor(made).detach() for made in outputs]
     if len(outputs) < 2 or len({x.shape for x in values}) > 1:
         return None
     if is_a_closed_loop(traced) or judges_what_others_make(traced):
@@ -81,7 +80,7 @@ def _unit(like: Tensor, seed: int) -> Tensor:
 
 
 def _is_standardised(made: Made, traced: TracedPass) -> bool:
-    node = origin_of(made, traced.nodes)
+    node = traced.origin_of(made)
     return node is not None and node.name in _STANDARDISING
 
 

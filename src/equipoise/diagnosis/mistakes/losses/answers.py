@@ -15,14 +15,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import (
-    DRAWN,
-    depends_on_weights,
-    following,
-    given_of,
-    is_same,
-    tensor,
-)
+from equipoise.diagnosis.sources import DRAWN, following, is_same
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
@@ -73,7 +66,7 @@ def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | 
 
     None if it takes weights, other than single numbers, or what is drawn.
     """
-    nodes, known = traced.nodes, tensors(traced.batch)
+    known = tensors(traced.batch)
     outputs = {node.number for node in layers}
     after = list(following(outputs, traced.graph.nodes))
     inside = outputs | {node.number for node in after}
@@ -86,7 +79,7 @@ def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | 
             continue
         if isinstance(source, Made) and _is_drawn(source, traced):
             return None
-        for given in given_of(source, nodes):
+        for given in traced.given_of(source):
             if given.kind == "parameter" and given.value.numel() > 1:
                 return None
             for place, x in enumerate(known):
@@ -101,7 +94,7 @@ def _is_drawn(source: Made, traced: TracedPass) -> bool:
 
 
 def _of_labels(output: Made, labels: Tensor, traced: TracedPass) -> Finding | None:
-    values = tensor(output, traced.nodes).detach()
+    values = traced.tensor(output).detach()
     if values.ndim != 2 or len(values) != len(labels) or len(labels) < _SAMPLES:
         return None
     places = torch.unique(labels, return_inverse=True)[1]
@@ -140,7 +133,7 @@ def _takes_for_numbers(node: Node, labels: Tensor) -> bool:
 
 def _of_scores(output: Made, labels: Tensor, traced: TracedPass) -> Finding | None:
     """A loss that does not fall as the score of the right class goes from -1 over 0 to 1."""
-    like = tensor(output, traced.nodes).detach()
+    like = traced.tensor(output).detach()
     right = torch.nn.functional.one_hot(labels.long(), like.shape[1]).to(like)
     losses = _losses(traced, [{output: by * right} for by in (-1.0, 0.0, 1.0)])
     if losses is None:
@@ -183,7 +176,7 @@ def _has_a_score_for_each_class(output: Made, labels: Tensor, traced: TracedPass
     Columns of codes, of embeddings and of thresholds do not stand for classes. The one is that of
     the label, or another if classes have another order, which three columns do not tell.
     """
-    like = tensor(output, traced.nodes).detach()
+    like = traced.tensor(output).detach()
     kinds = torch.unique(labels.long())
     columns, tells = kinds[:_COLUMNS], False
     for kind in kinds[:_CLASSES]:
@@ -213,7 +206,7 @@ def _takes_energies(output: Made, labels: Tensor, none: float, traced: TracedPas
     Right answers of the other sign are the best then, and no score of another class is as good,
     though it helps.
     """
-    like = tensor(output, traced.nodes).detach()
+    like = traced.tensor(output).detach()
     kinds, places = torch.unique(labels.long(), return_inverse=True)
     right, wrong = (
         torch.nn.functional.one_hot(one, like.shape[1]).to(like)
@@ -235,7 +228,7 @@ def _says_what_it_is_not(output: Made, labels: Tensor, none: float, traced: Trac
     estimates without bias. A likelihood with its sign turned rewards sure other answers without
     bound.
     """
-    like = tensor(output, traced.nodes).detach()
+    like = traced.tensor(output).detach()
     kinds, places = torch.unique(labels.long(), return_inverse=True)
     if len(kinds) < _CLASSES:
         return False
@@ -264,7 +257,7 @@ def _says_what_it_is_not(output: Made, labels: Tensor, none: float, traced: Trac
 
 def _of_classes_told_apart(output: Made, places: Tensor, traced: TracedPass) -> Finding | None:
     """A loss that prefers one answer for all samples to one answer for each class."""
-    like = tensor(output, traced.nodes).detach()
+    like = traced.tensor(output).detach()
     directions = _directions(int(places.max()) + 1, like)
     losses = _losses(
         traced, [{output: directions[places]}, {output: directions[torch.zeros_like(places)]}]
@@ -293,7 +286,7 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     One pair of the batch's tensors has to hold inputs that are alike, sample by sample, as an
     anchor and what is of its kind, or two views. Critics, with one output, compare no samples.
     """
-    roots = [one for output in outputs for one in given_of(output, traced.nodes)]
+    roots = [one for output in outputs for one in traced.given_of(output)]
     given = [x for x in tensors(traced.batch) if any(is_same(one.value, x) for one in roots)]
     samples = len(given[0]) if given else 0
     if samples < _SAMPLES or len({x.shape for x in given}) != 1 or given[0].ndim < 2:
@@ -302,10 +295,10 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
     places = _places(outputs, given, traced) or []
     if len(alike) != 1 or len(places) != len(given):
         return None
-    if tensor(outputs[0], traced.nodes).shape[1] == 1:
+    if traced.tensor(outputs[0]).shape[1] == 1:
         return None
     ((first, second),) = alike
-    own = _directions(samples, tensor(outputs[0], traced.nodes).detach())
+    own = _directions(samples, traced.tensor(outputs[0]).detach())
 
     def answers(parts: Mapping[int, Tensor]) -> Mapping[Made, Tensor]:
         all_of_them = [parts.get(place, own.roll(2, 0)) for place in range(len(given))]
@@ -325,7 +318,7 @@ def _of_pairs(outputs: Sequence[Made], traced: TracedPass) -> Finding | None:
             f"{wording.number(losses[0])}, and with equal ones for inputs of different samples "
             f"{wording.number(losses[1])}."
         )
-    if not all(depends_on_weights(one, traced.nodes) for one in outputs):
+    if not all(traced.depends_on_weights(one) for one in outputs):
         return None  # what a frozen network tells of the one view is a target, and no answer
     same = own[:1].expand_as(own)
     nearly = {first: same + _NEARLY * own, second: same + _NEARLY * own.roll(1, 0)}
@@ -352,13 +345,13 @@ def _places(
     outputs: Sequence[Made], given: Sequence[Tensor], traced: TracedPass
 ) -> list[int] | None:
     """Which of the inputs each output is of, or each part of the only one; None if of several."""
-    roots = [[*given_of(output, traced.nodes)] for output in outputs]
+    roots = [[*traced.given_of(output)] for output in outputs]
     places = [
         [k for root in some for k, x in enumerate(given) if is_same(root.value, x)]
         for some in roots
     ]
     samples, every = len(given[0]), [*range(len(given))]
-    shapes = {tuple(tensor(output, traced.nodes).shape) for output in outputs}
+    shapes = {tuple(traced.tensor(output).shape) for output in outputs}
     rows = {shape[0] for shape in shapes if len(shape) == 2}
     if len(shapes) != 1 or sorted(place for one in places for place in one) != every:
         return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import PRODUCTS, depends_on_weights, tensor
+from equipoise.diagnosis.sources import PRODUCTS
 from equipoise.instrument.batches import fields, tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 
@@ -74,7 +74,7 @@ def weighed_by_gains(nodes: Sequence[Node], traced: TracedPass) -> bool:
         if node.name not in _WEIGHING:
             continue
         for one in node.inputs:
-            if depends_on_weights(one, traced.nodes):
+            if traced.depends_on_weights(one):
                 continue
             for place in _places([one], traced) - compared:
                 values = given[place].detach().double().flatten()
@@ -91,7 +91,7 @@ def _places(sources: Sequence[Made | Given], traced: TracedPass) -> set[int]:
     found, seen, left = set[int](), set[int](), [*sources]
     while left:
         one = left.pop()
-        x = tensor(one, traced.nodes)
+        x = traced.tensor(one)
         if isinstance(one, Given):
             is_number = x.dtype != torch.bool and not x.is_complex()
             alike = [k for k, y in enumerate(given) if x.shape == y.shape and torch.equal(x, y)]

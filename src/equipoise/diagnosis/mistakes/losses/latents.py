@@ -17,16 +17,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import (
-    DRAWN,
-    PRODUCTS,
-    depends_on_weights,
-    either_way,
-    following,
-    is_of_data_alone,
-    origin_of,
-    tensor,
-)
+from equipoise.diagnosis.sources import DRAWN, PRODUCTS, either_way, following
 from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -77,29 +68,28 @@ class _Draw:
 
 def _draws(traced: TracedPass) -> Iterator[_Draw]:
     """Those that later layers take."""
-    nodes = traced.nodes
     for node in traced.graph.nodes:
         if node.name != "add" or len(node.inputs) != 2 or node.number not in traced.before_layers:
             continue
         for mean, noise in either_way(node):
-            scaled = origin_of(noise, nodes)
+            scaled = traced.origin_of(noise)
             if not isinstance(mean, Made) or scaled is None or scaled.name != "mul":
                 continue
-            if not depends_on_weights(mean, nodes) or len(scaled.inputs) != 2:
+            if not traced.depends_on_weights(mean) or len(scaled.inputs) != 2:
                 continue
             for deviation, drawn in either_way(scaled):
-                origin = origin_of(drawn, nodes)
+                origin = traced.origin_of(drawn)
                 if origin is None or origin.name not in DRAWN or not isinstance(deviation, Made):
                     continue
-                if depends_on_weights(deviation, nodes):
+                if traced.depends_on_weights(deviation):
                     yield _Draw(node, mean, deviation)
 
 
 def _divergence(draw: _Draw, traced: TracedPass) -> Finding | None:
     """What the loss does where the law moves, and what is decoded stays as it is."""
-    graph, nodes = traced.graph, traced.nodes
+    graph = traced.graph
     fixed = {node.number for node in graph.nodes if node.name in PRODUCTS}
-    mean = tensor(draw.mean, nodes).detach()
+    mean = traced.tensor(draw.mean).detach()
     half = 0.5 * float(mean.double().square().sum()) / len(mean)
     if not (half > 0 and math.isfinite(half)):
         return None
@@ -114,14 +104,14 @@ def _divergence(draw: _Draw, traced: TracedPass) -> Finding | None:
     weight = farther / ((_FARTHER**2 - 1) * half)
     if weight < 0:
         return _finding_of_sign("It falls with the square of the means, without bound", draw)
-    logarithm, factor = _logarithm(draw.deviation, nodes)
-    deviation = tensor(logarithm, nodes).detach()
+    logarithm, factor = _logarithm(draw.deviation, traced)
+    deviation = traced.tensor(logarithm).detach()
 
     def moved(by: float) -> Tensor:
         return deviation + by / factor if factor else deviation * math.exp(by)
 
     count = deviation.numel() / len(deviation)
-    size = float(tensor(draw.deviation, nodes).detach().double().square().mean())
+    size = float(traced.tensor(draw.deviation).detach().double().square().mean())
     rise = weight * count * 0.5 * size * math.exp(2 * _LOG_FAR)
     if change(logarithm, moved(_LOG_FAR)) < -_PART * rise:
         return _finding_of_sign("It falls with the variances, without bound", draw)
@@ -146,13 +136,13 @@ def _finding_of_sign(detail: str, draw: _Draw) -> Finding:
     )
 
 
-def _logarithm(deviation: Made, nodes: Mapping[int, Node]) -> tuple[Made, float]:
+def _logarithm(deviation: Made, traced: TracedPass) -> tuple[Made, float]:
     """What the deviation is the exponential of, and times what; itself and 0 if of nothing."""
     made, factor = deviation, 1.0
     found: tuple[Made, float] = (deviation, 0.0)
     is_inside = False
     while True:
-        node = nodes[made.node]
+        node = traced.nodes[made.node]
         if len(node.inputs) != 1 or not isinstance(source := node.inputs[0], Made):
             return found
         if node.name == "exp" and not is_inside:
@@ -233,24 +223,23 @@ def _only_comparison(
     draw: _Draw, traced: TracedPass
 ) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None:
     """Targets, and what each would win by an answer; None if more depends on what is drawn."""
-    nodes, batch = traced.nodes, traced.batch
     comparing = [
         (node, target)
         for node in traced.after_layers
         if node.name in _GAINS and len(node.inputs) == 2
         for output, target in either_way(node)
-        if depends_on_weights(output, nodes) and is_of_data_alone(batch, target, nodes)
+        if traced.depends_on_weights(output) and traced.is_of_data_alone(target)
     ]
     if len(comparing) != 1:
         return None
     node, target = comparing[0]
     if _reaches_the_loss(draw.node, node, traced):
         return None
-    targets = tensor(target, nodes).detach().double()
+    targets = traced.tensor(target).detach().double()
     each = _weight_of_each(node, targets.numel(), traced)
     if each is None or targets.ndim < 2 or len(targets) < _ENOUGH:
         return None
-    if len(targets) != len(tensor(draw.mean, nodes)) or not bool(torch.isfinite(targets).all()):
+    if len(targets) != len(traced.tensor(draw.mean)) or not bool(torch.isfinite(targets).all()):
         return None
     own, scale = _GAINS[node.name], each * len(targets)
     rows = targets.flatten(1)

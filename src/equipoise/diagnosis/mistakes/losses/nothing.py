@@ -11,17 +11,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import (
-    DRAWN,
-    PRODUCTS,
-    depends_on_weights,
-    given_of,
-    is_of,
-    is_trained,
-    kinds_of,
-    origin_of,
-    tensor,
-)
+from equipoise.diagnosis.sources import DRAWN, PRODUCTS, is_trained, kinds_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
 from equipoise.instrument.memory import pass_on_lack_of_memory
@@ -118,12 +108,11 @@ def _weight_that_wins(traced: TracedPass) -> str | None:
 
 def _is_of_a_layer(node: Node, traced: TracedPass) -> bool:
     """Whether it adds a bias to a product, or multiplies data by a vector, as energies do."""
-    nodes = traced.nodes
     if node.name == "add":
-        origins = [origin_of(one, nodes) for one in node.inputs]
+        origins = [traced.origin_of(one) for one in node.inputs]
         return any(one is not None and one.name in PRODUCTS for one in origins)
     return node.name in ("mv", "dot") and not all(
-        depends_on_weights(one, nodes) for one in node.inputs
+        traced.depends_on_weights(one) for one in node.inputs
     )
 
 
@@ -150,7 +139,7 @@ def _finding_of_weight(name: str) -> Finding:
 
 def _is_won_by_all_alike(outputs: list[Made], traced: TracedPass) -> bool:
     loss = traced.graph.loss
-    (first, *others) = (tensor(made, traced.nodes).detach() for made in outputs)
+    (first, *others) = (traced.tensor(made).detach() for made in outputs)
     if others or first.ndim < 2 or first.shape[1] < 2 or not loss > 0:
         return False
     up, down = (
@@ -161,7 +150,7 @@ def _is_won_by_all_alike(outputs: list[Made], traced: TracedPass) -> bool:
 
 def outputs_behind(traced: TracedPass) -> list[Made]:
     """What the loss is made of, behind the layers; none if it takes the batch or draws as well."""
-    nodes, result = traced.nodes, traced.graph.result
+    result = traced.graph.result
     if result is None:
         return []
     leading = leading_to(traced.graph, result.node)
@@ -177,7 +166,7 @@ def outputs_behind(traced: TracedPass) -> list[Made]:
         behind.add(node.number)
         for source in node.inputs:
             is_before = isinstance(source, Made) and source.node not in behind
-            if is_before and depends_on_weights(source, nodes) and _leads(source, traced):
+            if is_before and traced.depends_on_weights(source) and _leads(source, traced):
                 found[source] = None
     return [one for one in found if isinstance(one, Made)] if result.node in behind else []
 
@@ -195,7 +184,7 @@ def is_a_closed_loop(traced: TracedPass) -> bool:
             given.name
             for one in (node.inputs if node.name in PRODUCTS else ())
             if kinds_of(one, traced.kinds) == {"parameter"}
-            for given in given_of(one, traced.nodes)
+            for given in traced.given_of(one)
             if given.value.ndim > 1 and given.value.requires_grad
         }
         if own & before:
@@ -224,7 +213,7 @@ def judges_what_others_make(traced: TracedPass) -> bool:
         if node.number in last:
             kinds = [kinds_of(one, traced.kinds) for one in node.inputs]
             own = [one for one, kind in zip(node.inputs, kinds, strict=True) if kind == _WEIGHTS]
-            names = frozenset(given.name for one in own for given in given_of(one, traced.nodes))
+            names = frozenset(given.name for one in own for given in traced.given_of(one))
             judged.setdefault(names, set()).add(every)
     return any(one < other for every in judged.values() for one in every for other in every)
 
@@ -235,11 +224,9 @@ def _is_given(node: Node, traced: TracedPass) -> Iterator[bool]:
         if isinstance(source, Made):
             inside = traced.nodes[source.node]
             if inside.number in traced.before_layers or inside.name in PRODUCTS:
-                yield not depends_on_weights(source, traced.nodes) and is_of(
-                    traced.batch, source, traced.nodes
-                )
+                yield not traced.depends_on_weights(source) and traced.is_of(source)
         else:
-            yield is_of(traced.batch, source, traced.nodes)
+            yield traced.is_of(source)
 
 
 def _leads(source: Made | Given, traced: TracedPass) -> bool:
@@ -248,11 +235,11 @@ def _leads(source: Made | Given, traced: TracedPass) -> bool:
         return False
     gradients = traced.nodes[source.node].gradients
     has_gradient = source.index < len(gradients) and gradients[source.index] is not None
-    return has_gradient and is_of(traced.batch, source, traced.nodes)
+    return has_gradient and traced.is_of(source)
 
 
 def _falls_without_bound(made: Made, traced: TracedPass) -> bool:
-    values = tensor(made, traced.nodes).detach()
+    values = traced.tensor(made).detach()
     if values.ndim < 2 or values.shape[1] < 2 or not values.is_floating_point():
         return False
     if not is_moved_at_will(made, traced):
@@ -275,14 +262,14 @@ def is_moved_at_will(made: Made, traced: TracedPass) -> bool:
     """
     node = traced.nodes[made.node]
     return node.name not in PRODUCTS or any(
-        tensor(one, traced.nodes).requires_grad and kinds_of(one, traced.kinds) == {"parameter"}
+        traced.tensor(one).requires_grad and kinds_of(one, traced.kinds) == {"parameter"}
         for one in node.inputs
     )
 
 
 def _counts_all_alike(made: Made, traced: TracedPass) -> bool:
     """Whether no sample and no feature counts with the other sign, or not at all."""
-    values = tensor(made, traced.nodes).detach()
+    values = traced.tensor(made).detach()
     changes = []
     for row in (0, -1):
         for column in (0, -1):
@@ -293,14 +280,13 @@ def _counts_all_alike(made: Made, traced: TracedPass) -> bool:
 
 
 def _is_least_at_zero(outputs: list[Made], traced: TracedPass) -> bool:
-    nodes = traced.nodes
     layers = {node.number for node in traced.graph.nodes if node.name in PRODUCTS}
     fixed = layers | traced.before_layers
 
     def loss_of(values: dict[Made, Tensor]) -> float:
         return loss_with(traced.graph, values, fixed)
 
-    given = {made: tensor(made, nodes).detach() for made in outputs}
+    given = {made: traced.tensor(made).detach() for made in outputs}
     shrunk = [loss_of({made: by * x for made, x in given.items()}) for by in _SHRUNK]
     *others, least = shrunk
     if not (all(math.isfinite(loss) for loss in shrunk) and shrunk == sorted(shrunk)[::-1]):

@@ -9,16 +9,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.losses.gains import named_gains
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign, place_of, sign_of
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    PRODUCTS,
-    depends_on_weights,
-    either_way,
-    is_of_data_alone,
-    kinds_of,
-    origin_of,
-    tensor,
-)
+from equipoise.diagnosis.sources import ARRANGING, PRODUCTS, either_way, kinds_of
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.pieces import correlation
 from equipoise.records.finding import Finding
@@ -71,19 +62,18 @@ def of_policies(traced: TracedPass) -> list[Finding]:
 
 def _learnt_advantages(traced: TracedPass) -> list[Finding]:
     """Log-probabilities that are weighed by what came, less a value that learns by that, too."""
-    nodes = traced.nodes
     for node in traced.after_layers:
         if node.name != "mul" or len(node.inputs) != 2:
             continue
         for made, other in either_way(node):
-            origin = origin_of(other, nodes)
+            origin = traced.origin_of(other)
             if not isinstance(made, Made) or origin is None or origin.name != "sub":
                 continue
-            if not tensor(other, nodes).requires_grad or len(origin.inputs) != 2:
+            if not traced.tensor(other).requires_grad or len(origin.inputs) != 2:
                 continue
             came, _ = origin.inputs
-            is_picked = _sign_of_probability(made, traced) and depends_on_weights(made, nodes)
-            if is_picked and is_of_data_alone(traced.batch, came, nodes):
+            is_picked = _sign_of_probability(made, traced) and traced.depends_on_weights(made)
+            if is_picked and traced.is_of_data_alone(came):
                 return [
                     Finding(
                         "critical",
@@ -145,7 +135,7 @@ def _choices(node: Node, traced: TracedPass) -> list[float]:
     """
     by = _CHOSEN.get(node.name)
     if node.name in ("gather", "index") and len(node.inputs) > 1:
-        origin = origin_of(node.inputs[1], traced.nodes)
+        origin = traced.origin_of(node.inputs[1])
         by = None if origin is None else _CHOSEN.get(origin.name.removeprefix("arg"))
     return [] if by is None else [by]
 
@@ -163,7 +153,7 @@ def _terms(node: Node, sign: float, traced: TracedPass) -> list[tuple[Made | Giv
         found = []
         for one, other in (node.arguments[:2], node.arguments[1::-1]):
             if isinstance(one, Made | Given):
-                numbers = tensor(other, traced.nodes) if isinstance(other, Made | Given) else other
+                numbers = traced.tensor(other) if isinstance(other, Made | Given) else other
                 by = one_sign(torch.as_tensor(numbers, dtype=torch.float64))
                 found += [(one, sign * by)] if by else []
         return found
@@ -185,11 +175,10 @@ def _turned(detail: str) -> Finding:
 
 def _turned_entropy(traced: TracedPass) -> list[Finding]:
     """An entropy that the loss grows with, of the very law whose draws gains and losses weigh."""
-    nodes = traced.nodes
     for node in traced.after_layers:
         if node.name != "mul" or len(node.inputs) != 2 or sign_of(node) >= 0:
             continue
-        values = [tensor(one, nodes).detach() for one in node.inputs]
+        values = [traced.tensor(one).detach() for one in node.inputs]
         for logarithms, shares in (values, values[::-1]):
             if _is_law(logarithms, shares) and _is_drawn_from(logarithms, traced):
                 return [
@@ -217,12 +206,11 @@ def _is_law(logarithms: Tensor, shares: Tensor) -> bool:
 
 def _is_drawn_from(logarithms: Tensor, traced: TracedPass) -> bool:
     """Whether numbers of both signs weigh what was picked from these logarithms."""
-    nodes = traced.nodes
     behind = set[int]()
     for node in traced.after_layers:
         made = [one for one in node.inputs if isinstance(one, Made)]
         if node.name in ("gather", "index") and made:
-            values = tensor(made[0], nodes).detach()
+            values = traced.tensor(made[0]).detach()
             if values.shape == logarithms.shape and torch.allclose(
                 values, logarithms, atol=_ROUNDING
             ):
@@ -236,10 +224,10 @@ def _is_drawn_from(logarithms: Tensor, traced: TracedPass) -> bool:
 
 def _sign_of_probability(made: Made, traced: TracedPass) -> float:
     """Whether numbers grow with the probability of what was done, 1, or fall, -1; 0 if unknown."""
-    sign, node = 1.0, origin_of(made, traced.nodes)
+    sign, node = 1.0, traced.origin_of(made)
     while node is not None and node.name in {"neg", "exp", "sum"}:
         sign *= -1.0 if node.name == "neg" else 1.0
-        node = origin_of(node.inputs[0], traced.nodes)
+        node = traced.origin_of(node.inputs[0])
     name = "" if node is None else node.name
     # PyTorch's normal distribution subtracts the logarithm of its deviation, and a constant.
     return sign * {"gather": 1.0, "index": 1.0, "sub": 1.0, "nll_loss_forward": -1.0}.get(
@@ -251,16 +239,15 @@ def _weighed(
     node: Node, traced: TracedPass, *, of_both_signs: bool = True
 ) -> tuple[Made, Tensor] | None:
     """What is multiplied by numbers without a gradient, and these numbers."""
-    nodes = traced.nodes
     if node.name != "mul" or len(node.inputs) != 2:
         return None
     for made, other in either_way(node):
-        origin = origin_of(made, nodes)
+        origin = traced.origin_of(made)
         if not isinstance(made, Made) or origin is None or origin.name in PRODUCTS:
             continue
-        if not depends_on_weights(made, nodes) or tensor(other, nodes).requires_grad:
+        if not traced.depends_on_weights(made) or traced.tensor(other).requires_grad:
             continue
-        weights = tensor(other, nodes).detach()
+        weights = traced.tensor(other).detach()
         has_both = bool((weights > 0).any() and (weights < 0).any())
         if weights.is_floating_point() and (has_both or not of_both_signs):
             return made, weights
@@ -269,16 +256,15 @@ def _weighed(
 
 def _are_surrogates(node: Node, traced: TracedPass) -> bool:
     """Whether a ratio and its clipped form are compared, both times the same numbers."""
-    nodes = traced.nodes
     weighed = []
     for one in node.inputs:
-        made = origin_of(one, nodes)
+        made = traced.origin_of(one)
         while made is not None and made.name == "neg":
-            made = origin_of(made.inputs[0], nodes)
+            made = traced.origin_of(made.inputs[0])
         found = None if made is None else _weighed(made, traced)
         if found is None:
             return False
-        weighed.append((origin_of(found[0], nodes), found[1]))
+        weighed.append((traced.origin_of(found[0]), found[1]))
     if len(weighed) != 2:
         return False
     (first, advantages), (second, same) = weighed

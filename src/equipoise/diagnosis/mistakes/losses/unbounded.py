@@ -11,16 +11,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.losses.gains import weighed_by_gains
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    PRODUCTS,
-    depends_on_weights,
-    following,
-    given_of,
-    is_trained,
-    kinds_of,
-    tensor,
-)
+from equipoise.diagnosis.sources import ARRANGING, PRODUCTS, following, is_trained, kinds_of
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.pieces import deviation, largest
 from equipoise.records.finding import Finding
@@ -69,7 +60,7 @@ def _are_one_layer(layers: list[Node], traced: TracedPass) -> bool:
         own = [one for one in node.inputs if kinds_of(one, traced.kinds) == {"parameter"}]
         if not own or not all(_is_free(one, traced) for one in own):
             return False
-        names.add(frozenset(given.name for one in own for given in given_of(one, traced.nodes)))
+        names.add(frozenset(given.name for one in own for given in traced.given_of(one)))
     return len(names) == 1
 
 
@@ -95,8 +86,8 @@ def _takes_weights(layers: list[Node], traced: TracedPass) -> bool:
         for node in behind
         for one in node.inputs
         if isinstance(one, Given) or one.node not in inside
-        if depends_on_weights(one, traced.nodes)
-        for given in given_of(one, traced.nodes)
+        if traced.depends_on_weights(one)
+        for given in traced.given_of(one)
     )
 
 
@@ -107,7 +98,7 @@ def _weights(layers: list[Node], traced: TracedPass) -> str:
         if node.name not in _WEIGHING:
             continue
         for one in node.inputs:
-            values = tensor(one, traced.nodes)
+            values = traced.tensor(one)
             if values.requires_grad or values.numel() < 2 or not values.is_floating_point():
                 continue
             kept = values[values != 0]

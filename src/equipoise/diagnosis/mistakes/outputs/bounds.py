@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    PRODUCTS,
-    depends_on_weights,
-    origin_of,
-    tensor,
-)
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.diagnosis.sources import ARRANGING, PRODUCTS
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.pieces import deviation, slabs
 from equipoise.records import wording
@@ -59,24 +53,24 @@ class _Bounds:
         return replace(self, low=self.low + number, high=self.high + number)
 
 
-def narrow(node: Node, nodes: Mapping[int, Node], *, is_loss: bool) -> Finding | None:
+def narrow(node: Node, traced: TracedPass, *, is_loss: bool) -> Finding | None:
     """Logits of a cross-entropy that cannot tell classes apart as they are scaled.
 
     Args:
         node: The logarithm of a softmax.
-        nodes: All operations, by number.
+        traced: The pass.
         is_loss: Whether a likelihood of classes takes it; else it may be compared with other
             probabilities, which are as narrow.
     """
     if node.name != "_log_softmax":
         return None
-    bounds = _bounds(node.inputs[0], nodes) if is_loss else None
+    bounds = _bounds(node.inputs[0], traced) if is_loss else None
     if bounds is None:
-        return _scaled_down(node, nodes)
+        return _scaled_down(node, traced)
     if bounds.kind != "cosines" and not bounds.scaled:  # the activation itself is found elsewhere
         return None
     spread = bounds.high - bounds.low
-    least = _least(node, nodes, bounds)
+    least = _least(node, traced, bounds)
     if least is None or spread > _NARROW * (1 + _ROUNDING):
         return None
     made_of = "products of vectors of length 1" if bounds.kind == "cosines" else bounds.kind
@@ -98,59 +92,59 @@ def narrow(node: Node, nodes: Mapping[int, Node], *, is_loss: bool) -> Finding |
     )
 
 
-def _bounds(source: Made | Given, nodes: Mapping[int, Node]) -> _Bounds | None:
+def _bounds(source: Made | Given, traced: TracedPass) -> _Bounds | None:
     """Between which numbers an operand lies; None if weights move it without bound."""
-    if isinstance(source, Given) or source.node not in nodes:
+    if isinstance(source, Given) or source.node not in traced.nodes:
         return None
-    node = nodes[source.node]
+    node = traced.nodes[source.node]
     if node.name in ARRANGING or node.name == "expand":
-        return _bounds(node.inputs[0], nodes)
+        return _bounds(node.inputs[0], traced)
     if node.name in _ACTIVATIONS:
         return _Bounds(*_ACTIVATIONS[node.name], node.name.strip("_"))
-    if _are_cosines(node, nodes):
+    if _are_cosines(node, traced):
         return _Bounds(-1.0, 1.0, "cosines")
     if node.name == "cat":
-        parts = [_bounds(one, nodes) for one in node.inputs]
+        parts = [_bounds(one, traced) for one in node.inputs]
         found = [part for part in parts if part is not None]
         if not found or len(found) < len(parts) or len({part.kind for part in found}) > 1:
             return None
         low, high = min(part.low for part in found), max(part.high for part in found)
         return replace(found[0], low=low, high=high, scaled=any(part.scaled for part in found))
     if node.name in ("masked_fill", "where"):
-        return _bounds_beside_mask(node, nodes)
-    return _bounds_of_arithmetic(node, nodes)
+        return _bounds_beside_mask(node, traced)
+    return _bounds_of_arithmetic(node, traced)
 
 
-def _bounds_beside_mask(node: Node, nodes: Mapping[int, Node]) -> _Bounds | None:
+def _bounds_beside_mask(node: Node, traced: TracedPass) -> _Bounds | None:
     """Of what is not replaced by large negative numbers."""
     if node.name == "masked_fill":
         value = node.arguments[2]
-        number = float(tensor(value, nodes)) if isinstance(value, Made | Given) else float(value)
-        return _bounds(node.inputs[0], nodes) if number <= _MASK else None
-    kept = [one for one in node.inputs[1:] if depends_on_weights(one, nodes)]
-    others = [tensor(one, nodes) for one in node.inputs[1:] if one not in kept]
+        number = float(traced.tensor(value)) if isinstance(value, Made | Given) else float(value)
+        return _bounds(node.inputs[0], traced) if number <= _MASK else None
+    kept = [one for one in node.inputs[1:] if traced.depends_on_weights(one)]
+    others = [traced.tensor(one) for one in node.inputs[1:] if one not in kept]
     if len(kept) != 1 or any(bool((other > _MASK).any()) for other in others):
         return None
-    return _bounds(kept[0], nodes)
+    return _bounds(kept[0], traced)
 
 
-def _bounds_of_arithmetic(node: Node, nodes: Mapping[int, Node]) -> _Bounds | None:
+def _bounds_of_arithmetic(node: Node, traced: TracedPass) -> _Bounds | None:
     """Of a multiple, or of a sum with a number or a mask."""
     if node.name == "neg":
-        found = _bounds(node.inputs[0], nodes)
+        found = _bounds(node.inputs[0], traced)
         return None if found is None else found.times(-1.0)
     if node.name not in ("mul", "div", "add", "sub") or node.keywords:
         return None
     first, second = (*node.arguments[:2],)
-    flipped = not _moves(first, nodes) and node.name in ("mul", "add")
+    flipped = not _moves(first, traced) and node.name in ("mul", "add")
     moved, other = (second, first) if flipped else (first, second)
-    if not _moves(moved, nodes) or _moves(other, nodes):
+    if not _moves(moved, traced) or _moves(other, traced):
         return None
-    found = _bounds(moved, nodes)
+    found = _bounds(moved, traced)
     if found is None:
         return None
     if isinstance(other, Made | Given):
-        values = tensor(other, nodes).detach()
+        values = traced.tensor(other).detach()
         if node.name == "add" and bool(((values == 0) | (values <= _MASK)).all()):
             return found
         if values.numel() != 1:
@@ -162,46 +156,46 @@ def _bounds_of_arithmetic(node: Node, nodes: Mapping[int, Node]) -> _Bounds | No
     return found.plus(other if node.name == "add" else -other)
 
 
-def _moves(value: object, nodes: Mapping[int, Node]) -> bool:
+def _moves(value: object, traced: TracedPass) -> bool:
     """Whether weights move it."""
-    return isinstance(value, Made | Given) and depends_on_weights(value, nodes)
+    return isinstance(value, Made | Given) and traced.depends_on_weights(value)
 
 
-def _are_cosines(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _are_cosines(node: Node, traced: TracedPass) -> bool:
     """Whether it gives products of vectors of length 1."""
     if node.name in ("mm", "bmm"):
         first, second = node.inputs[:2]
-        return _are_unit(first, -1, nodes) and _are_unit(second, -2, nodes)
+        return _are_unit(first, -1, traced) and _are_unit(second, -2, traced)
     if node.name != "sum" or len(node.arguments) < 2 or len(node.arguments[1]) != 1:
         return False
-    product = origin_of(node.inputs[0], nodes)
+    product = traced.origin_of(node.inputs[0])
     if product is None or product.name != "mul" or len(product.inputs) != 2:
         return False
     (axis,) = node.arguments[1]
     axes = product.outputs[0].ndim
     axis = axis - axes if axis >= 0 else axis  # of factors that have fewer axes it is the same
-    return all(_are_unit(one, axis, nodes) for one in product.inputs)
+    return all(_are_unit(one, axis, traced) for one in product.inputs)
 
 
-def _are_unit(source: Made | Given, axis: int, nodes: Mapping[int, Node]) -> bool:
+def _are_unit(source: Made | Given, axis: int, traced: TracedPass) -> bool:
     """Whether vectors have length 1 because they are divided by theirs.
 
     Those of a parameter may merely start like this, as orthogonal ones do.
     """
-    origin = origin_of(source, nodes)
-    if depends_on_weights(source, nodes) and (origin is None or origin.name not in ("div", "mul")):
+    origin = traced.origin_of(source)
+    if traced.depends_on_weights(source) and (origin is None or origin.name not in ("div", "mul")):
         return False
-    values = tensor(source, nodes).detach()
+    values = traced.tensor(source).detach()
     if not values.is_floating_point() or values.ndim < -axis:
         return False
     lengths: Tensor = torch.linalg.vector_norm(values.double(), dim=axis)
     return bool(((lengths - 1).abs() < _ROUNDING).all())
 
 
-def _least(node: Node, nodes: Mapping[int, Node], bounds: _Bounds) -> float | None:
+def _least(node: Node, traced: TracedPass, bounds: _Bounds) -> float | None:
     """The least cross-entropy of logits between two bounds; None if they are not between them."""
     axis = int(node.arguments[1] if len(node.arguments) > 1 else node.keywords.get("dim", -1))
-    values = tensor(node.inputs[0], nodes).detach()
+    values = traced.tensor(node.inputs[0]).detach()
     margin = _ROUNDING * max(1.0, bounds.high - bounds.low)
     total = 0.0
     for slab in slabs(values, axis):
@@ -214,10 +208,10 @@ def _least(node: Node, nodes: Mapping[int, Node], bounds: _Bounds) -> float | No
     return total * values.shape[axis] / values.numel()
 
 
-def _scaled_down(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _scaled_down(node: Node, traced: TracedPass) -> Finding | None:
     """Outputs of a layer that a number makes so small that the softmax is uniform at first."""
     source, factor = node.inputs[0], 1.0
-    while isinstance(source, Made) and (made := nodes[source.node]).name not in PRODUCTS:
+    while isinstance(source, Made) and (made := traced.nodes[source.node]).name not in PRODUCTS:
         if made.name in ("mul", "div") and len(made.inputs) == 1:
             number = float(made.arguments[1])
             factor *= number if made.name == "mul" else 1 / number if number else math.nan
@@ -226,7 +220,7 @@ def _scaled_down(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
         source = made.inputs[0]
     if isinstance(source, Given) or not abs(factor) <= _SMALLER:
         return None
-    spread = deviation(tensor(node.inputs[0], nodes))
+    spread = deviation(traced.tensor(node.inputs[0]))
     if not spread <= _SMALLER:
         return None
     return Finding(

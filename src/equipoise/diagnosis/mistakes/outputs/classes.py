@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    LIKELIHOODS,
-    PRODUCTS,
-    axis_of,
-    either_way,
-    shape,
-    tensor,
-)
+from equipoise.diagnosis.sources import ARRANGING, LIKELIHOODS, PRODUCTS, axis_of, either_way
 from equipoise.instrument.recording.graph import Made, Node
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.layout import Atom, Layout, LayoutError
@@ -27,26 +19,25 @@ _COPYING = {"clone", "_to_copy", "alias", "contiguous"}
 
 def of_classes(traced: TracedPass) -> list[Finding]:
     """A softmax over another axis than that of the classes, and logits in another order."""
-    nodes = traced.nodes
     return one_of_each(
         one
         for node in traced.after_layers
         for one in (
-            _looked_at(node, nodes) if _picks_classes(node) else [_of_soft_targets(node, nodes)]
+            _looked_at(node, traced) if _picks_classes(node) else [_of_soft_targets(node, traced)]
         )
     )
 
 
-def _looked_at(likelihood: Node, nodes: Mapping[int, Node]) -> Iterator[Finding | None]:
+def _looked_at(likelihood: Node, traced: TracedPass) -> Iterator[Finding | None]:
     """What is wrong with the softmax that a likelihood picks numbers of."""
-    way = _way_to(_SOFTMAXES, likelihood, nodes, _IN_PLACE | _SHAPING | _COPYING)
-    if way and not _picks_pairs(likelihood, nodes):
-        yield _over_another_axis(way[0], shape(likelihood.inputs[0], nodes))
+    way = _way_to(_SOFTMAXES, likelihood, traced, _IN_PLACE | _SHAPING | _COPYING)
+    if way and not _picks_pairs(likelihood, traced):
+        yield _over_another_axis(way[0], traced.shape(likelihood.inputs[0]))
     if way and likelihood.name in LIKELIHOODS:
-        yield _out_of_order(way[0], nodes)
+        yield _out_of_order(way[0], traced)
 
 
-def _of_soft_targets(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _of_soft_targets(node: Node, traced: TracedPass) -> Finding | None:
     """A log-softmax over the samples that is multiplied with probabilities, as of a teacher.
 
     One number for each sample is a score, and samples may be a list to be ranked.
@@ -54,11 +45,11 @@ def _of_soft_targets(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     if node.name != "mul" or len(node.inputs) != 2:
         return None
     for source, target in either_way(node):
-        made = nodes[source.node] if isinstance(source, Made) else None
-        if made is None or made.name != "_log_softmax" or tensor(target, nodes).requires_grad:
+        made = traced.nodes[source.node] if isinstance(source, Made) else None
+        if made is None or made.name != "_log_softmax" or traced.tensor(target).requires_grad:
             continue
         given = tuple(made.outputs[0].shape)
-        if len(given) == 2 and given[1] > 1 and shape(target, nodes) == given:
+        if len(given) == 2 and given[1] > 1 and traced.shape(target) == given:
             return _over_another_axis(made, given)
     return None
 
@@ -72,19 +63,19 @@ def _picks_classes(node: Node) -> bool:
     return bool(node.arguments[1] % 2 == 1)
 
 
-def _picks_pairs(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _picks_pairs(node: Node, traced: TracedPass) -> bool:
     """Whether no two rows have the same class, as where each sample has a partner of its own."""
-    numbers = [tensor(source, nodes) for source in node.inputs[1:2]]
+    numbers = [traced.tensor(source) for source in node.inputs[1:2]]
     return any(len(set(x.flatten().tolist())) == x.numel() > 1 for x in numbers)
 
 
 def _way_to(
-    names: Mapping[str, str], node: Node, nodes: Mapping[int, Node], through: set[str]
+    names: Mapping[str, str], node: Node, traced: TracedPass, through: set[str]
 ) -> list[Node]:
     """Operations on the way from one of these names to a node's first input, that one first."""
     way: list[Node] = []
     while node.inputs and isinstance(source := node.inputs[0], Made):
-        node = nodes[source.node]
+        node = traced.nodes[source.node]
         way.insert(0, node)
         if node.name in names:
             return way
@@ -120,10 +111,10 @@ def _over_another_axis(softmax: Node, picked: tuple[int, ...]) -> Finding | None
     )
 
 
-def _out_of_order(softmax: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _out_of_order(softmax: Node, traced: TracedPass) -> Finding | None:
     """Logits that were given another shape where their axes were to be exchanged."""
     products = dict.fromkeys(PRODUCTS, "")
-    way = _way_to(products, softmax, nodes, _IN_PLACE | ARRANGING)
+    way = _way_to(products, softmax, traced, _IN_PLACE | ARRANGING)
     if not way:
         return None
     first = tuple(way[0].outputs[0].shape)

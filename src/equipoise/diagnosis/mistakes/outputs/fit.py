@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -18,17 +17,7 @@ from equipoise.diagnosis.sources import (
     LIKELIHOODS,
     PRODUCTS,
     axis_of,
-    before_expanding,
-    depends_on_weights,
     either_way,
-    is_error,
-    is_of,
-    origin_of,
-    origin_of_input,
-    shape,
-    table_of,
-    tensor,
-    users_of,
 )
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.pieces import deviation, mean, norm, slabs
@@ -64,11 +53,11 @@ _BY_ELEMENT = ("sub", "rsub", "mul", "div", "mse_loss", "smooth_l1_loss", "huber
 
 def of_fit(traced: TracedPass) -> list[Finding]:
     """Outputs that do not fit the loss or the targets."""
-    graph, nodes, batch = traced.graph, traced.nodes, traced.batch
+    graph = traced.graph
     likelihoods = {
         origin.number
         for node in graph.nodes
-        if node.name in LIKELIHOODS and (origin := origin_of_input(node, nodes)) is not None
+        if node.name in LIKELIHOODS and (origin := traced.origin_of_input(node)) is not None
     }
     into = {
         id(source.value)
@@ -80,15 +69,15 @@ def of_fit(traced: TracedPass) -> list[Finding]:
     found = one_of_each(
         one
         for node in traced.after_layers
-        for origin in [origin_of_input(node, nodes)]
+        for origin in [traced.origin_of_input(node)]
         for one in (
             _before_a_loss(node, origin, ends_in_nll=node.number in likelihoods)
-            or (_mixed(node, nodes) if node.number in likelihoods else None),
-            _no_logarithms(node, origin, nodes),
-            narrow(node, nodes, is_loss=node.number in likelihoods),
-            _divergence_of_probabilities(node, nodes),
-            _crossed(node, nodes, batch),
-            _out_of_reach(node, nodes, batch, into) or _far_from(node, nodes, batch, into),
+            or (_mixed(node, traced) if node.number in likelihoods else None),
+            _no_logarithms(node, origin, traced),
+            narrow(node, traced, is_loss=node.number in likelihoods),
+            _divergence_of_probabilities(node, traced),
+            _crossed(node, traced),
+            _out_of_reach(node, traced, into) or _far_from(node, traced, into),
         )
     )
     if traced.loss_is_assumed:
@@ -133,11 +122,11 @@ def _before_a_loss(node: Node, origin: Node | None, *, ends_in_nll: bool) -> Fin
     return None
 
 
-def _mixed(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _mixed(node: Node, traced: TracedPass) -> Finding | None:
     """Logits that are probabilities, such as a mean over the softmax of several experts."""
-    if node.name != _CROSS_ENTROPY or not depends_on_weights(node.inputs[0], nodes):
+    if node.name != _CROSS_ENTROPY or not traced.depends_on_weights(node.inputs[0]):
         return None
-    logits = tensor(node.inputs[0], nodes).detach()
+    logits = traced.tensor(node.inputs[0]).detach()
     if not _are_shares(logits, axis_of(node)) or bool(((logits == 0) | (logits == 1)).all()):
         return None  # a code of classes may go past layers that start at zero
     return Finding(
@@ -162,13 +151,13 @@ def _least(node: Node, low: float, high: float) -> str | None:
     return wording.number(math.log1p(math.exp(-high)))
 
 
-def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -> Finding | None:
+def _no_logarithms(node: Node, origin: Node | None, traced: TracedPass) -> Finding | None:
     """A likelihood of what is no logarithm of a probability."""
     if node.name not in (*LIKELIHOODS, *CTC):
         return None
-    bounded = _are_probabilities(node, nodes)
+    bounded = _are_probabilities(node, traced)
     made_otherwise = origin is not None and origin.name in _NO_LOGARITHMS
-    above = bool((tensor(node.inputs[0], nodes) > _ROUNDING).any())  # no logarithm of a share is
+    above = bool((traced.tensor(node.inputs[0]) > _ROUNDING).any())  # no logarithm of a share is
     if not (bounded or made_otherwise or above):
         return None
     bounded |= origin is not None and origin.name in ("_softmax", *_BOUNDED)
@@ -194,9 +183,9 @@ def _no_logarithms(node: Node, origin: Node | None, nodes: Mapping[int, Node]) -
     )
 
 
-def _are_probabilities(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _are_probabilities(node: Node, traced: TracedPass) -> bool:
     """Whether a likelihood is given numbers between 0 and 1 that sum to 1 over the classes."""
-    values = tensor(node.inputs[0], nodes).detach()
+    values = traced.tensor(node.inputs[0]).detach()
     axis = -1 if node.name in CTC or values.ndim < 2 else 1
     return _are_shares(values, axis)
 
@@ -209,18 +198,18 @@ def _are_shares(values: Tensor, axis: int) -> bool:
     )
 
 
-def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _divergence_of_probabilities(node: Node, traced: TracedPass) -> Finding | None:
     """PyTorch's KL divergence, which takes logarithms, of what is none."""
     if node.name != "sub" or len(node.inputs) != 2:
         return None
-    made = [nodes[one.node] if isinstance(one, Made) else None for one in node.inputs]
+    made = [traced.nodes[one.node] if isinstance(one, Made) else None for one in node.inputs]
     if [one.name for one in made if one is not None] != ["xlogy", "mul"]:
         return None
     entropy, product = made
     if entropy is None or product is None:
         return None
     target = entropy.inputs[0]
-    origins = [origin_of(one, nodes) for one in product.inputs if one != target]
+    origins = [traced.origin_of(one) for one in product.inputs if one != target]
     if not any(one is not None and one.name in ("_softmax", "sigmoid") for one in origins):
         return None
     return Finding(
@@ -232,21 +221,21 @@ def _divergence_of_probabilities(node: Node, nodes: Mapping[int, Node]) -> Findi
     )
 
 
-def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | None:
+def _crossed(node: Node, traced: TracedPass) -> Finding | None:
     """A column of outputs that meets a row of targets: each is compared with every other."""
     if node.name not in _BY_ELEMENT or len(node.inputs) < 2:
         return None
-    operands = [before_expanding(source, nodes) for source in node.inputs[:2]]
-    row, column = sorted(operands, key=lambda one: len(shape(one, nodes)))
-    samples, *rest = shape(row, nodes) or (0,)
-    if samples < 2 or shape(column, nodes) != (samples, 1, *rest):
+    operands = [traced.before_expanding(source) for source in node.inputs[:2]]
+    row, column = sorted(operands, key=lambda one: len(traced.shape(one)))
+    samples, *rest = traced.shape(row) or (0,)
+    if samples < 2 or traced.shape(column) != (samples, 1, *rest):
         return None
-    compared = _compared(node, nodes, batch)
+    compared = _compared(node, traced)
     if compared is None:
         return None
-    output, target = (shape(one, nodes) for one in compared)
+    output, target = (traced.shape(one) for one in compared)
     return Finding(
-        "warning" if _was_given_an_axis(column, nodes) else "critical",
+        "warning" if _was_given_an_axis(column, traced) else "critical",
         "Every output is compared with every target",
         f"Outputs of shape {list(output)} meet targets of shape {list(target)}, which makes "
         f"{[samples, samples, *rest]}: the best that a model can learn is the targets' mean.",
@@ -254,28 +243,26 @@ def _crossed(node: Node, nodes: Mapping[int, Node], batch: Any) -> Finding | Non
     )
 
 
-def _was_given_an_axis(column: Made | Given, nodes: Mapping[int, Node]) -> bool:
+def _was_given_an_axis(column: Made | Given, traced: TracedPass) -> bool:
     """Whether the second axis was put there, as where all pairs are meant."""
     while isinstance(column, Made):
-        node = nodes[column.node]
+        node = traced.nodes[column.node]
         if node.name not in ARRANGING or not node.inputs:
             return False
-        if node.name != "transpose" and len(shape(node.inputs[0], nodes)) < node.outputs[0].ndim:
+        if node.name != "transpose" and len(traced.shape(node.inputs[0])) < node.outputs[0].ndim:
             return True
         column = node.inputs[0]
     return False
 
 
-def _compared(
-    node: Node, nodes: Mapping[int, Node], batch: Any
-) -> tuple[Made | Given, Made | Given] | None:
+def _compared(node: Node, traced: TracedPass) -> tuple[Made | Given, Made | Given] | None:
     """What depends on weights and what is made of the batch alone, where one meets the other."""
     for pair in either_way(node):
-        output, target = (before_expanding(source, nodes) for source in pair)
+        output, target = (traced.before_expanding(source) for source in pair)
         if (
-            depends_on_weights(output, nodes)
-            and not depends_on_weights(target, nodes)
-            and is_of(batch, target, nodes)
+            traced.depends_on_weights(output)
+            and not traced.depends_on_weights(target)
+            and traced.is_of(target)
         ):
             return output, target
     return None
@@ -286,16 +273,14 @@ def _is_input(source: Made | Given, into: Container[int]) -> bool:
     return isinstance(source, Given) and id(source.value) in into
 
 
-def _out_of_reach(
-    node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
-) -> Finding | None:
+def _out_of_reach(node: Node, traced: TracedPass, into: Container[int]) -> Finding | None:
     """Targets beyond the bounds of the activation that gives the outputs."""
-    compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
+    compared = _compared(node, traced) if traced.is_error(node) else None
     if compared is None or _is_input(compared[1], into):
         return None
     output, target = compared
-    last = origin_of(output, nodes)
-    values = tensor(target, nodes).detach()
+    last = traced.origin_of(output)
+    values = traced.tensor(target).detach()
     if last is None or last.name not in _RANGES or not values.is_floating_point():
         return None
     low, high = _RANGES[last.name]
@@ -328,42 +313,40 @@ def _far_larger(output: float, target: float) -> Finding:
 
 
 def _squared_beside_noise(
-    node: Node, nodes: Mapping[int, Node]
+    node: Node, traced: TracedPass
 ) -> tuple[Made | Given, Made | Given] | None:
     """An output, and what was drawn and is compared with it, as where scores are matched."""
     for output, noise in either_way(node) if node.name in ("add", "sub") else ():
-        origin = origin_of(noise, nodes)
+        origin = traced.origin_of(noise)
         while origin is not None and origin.name in ("mul", "div", "neg"):
-            origin = origin_of(origin.inputs[0], nodes)
+            origin = traced.origin_of(origin.inputs[0])
         is_drawn = origin is not None and origin.name in DRAWN
         if (
             not is_drawn
-            or depends_on_weights(noise, nodes)
-            or not depends_on_weights(output, nodes)
+            or traced.depends_on_weights(noise)
+            or not traced.depends_on_weights(output)
         ):
             continue
-        squares = (one for one in users_of(node.number, nodes) if one.name == "pow")
+        squares = (one for one in traced.users_of(node.number) if one.name == "pow")
         if any(one.arguments[1] == 2 for one in squares):
             return output, noise
     return None
 
 
-def _are_codes(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
+def _are_codes(source: Made | Given, traced: TracedPass) -> bool:
     """Whether they are rows of a table that comes to the outputs, as those of a VQ-VAE."""
-    origin = origin_of(source, nodes)
-    table = None if origin is None else table_of(origin, nodes)
+    origin = traced.origin_of(source)
+    table = None if origin is None else traced.table_of(origin)
     return table is not None and table.value.requires_grad
 
 
-def _far_from(
-    node: Node, nodes: Mapping[int, Node], batch: Any, into: Container[int]
-) -> Finding | None:
+def _far_from(node: Node, traced: TracedPass, into: Container[int]) -> Finding | None:
     """Targets, or noise, whose mean, or whose scale, the outputs have to reach first."""
-    compared = _compared(node, nodes, batch) if is_error(node, nodes) else None
-    compared = compared or _squared_beside_noise(node, nodes)
-    if compared is None or _is_input(compared[1], into) or _are_codes(compared[1], nodes):
+    compared = _compared(node, traced) if traced.is_error(node) else None
+    compared = compared or _squared_beside_noise(node, traced)
+    if compared is None or _is_input(compared[1], into) or _are_codes(compared[1], traced):
         return None
-    output, target = (tensor(one, nodes).detach() for one in compared)
+    output, target = (traced.tensor(one).detach() for one in compared)
     if output.shape != target.shape or target.numel() < 2:
         return None
     given, wanted = mean(output), mean(target)

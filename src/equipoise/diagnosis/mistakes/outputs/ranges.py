@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equipoise.diagnosis.mistakes.repeated import numbers_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each, place_of
-from equipoise.diagnosis.sources import ARRANGING, tensor
+from equipoise.diagnosis.sources import ARRANGING
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.precision import widest
 from equipoise.records import wording
@@ -86,7 +86,7 @@ def _is_judged(node: Node, traced: TracedPass) -> bool:
     if node.name == "div" and len(node.inputs) < 2:
         return False
     given = node.inputs[1] if node.name == "div" else node.inputs[0]
-    return isinstance(given, Made) and tensor(given, traced.nodes).requires_grad
+    return isinstance(given, Made) and traced.tensor(given).requires_grad
 
 
 def _outputs(like: Tensor) -> Iterator[Tensor]:
@@ -212,11 +212,7 @@ def _is_by_number(node: Node, traced: TracedPass) -> bool:
     while waiting:
         source = waiting.pop()
         made = traced.nodes[source.node]
-        if (
-            made.number in ends
-            or made.number in seen
-            or not tensor(source, traced.nodes).requires_grad
-        ):
+        if made.number in ends or made.number in seen or not traced.tensor(source).requires_grad:
             continue
         seen.add(made.number)
         if not (made.is_pointwise or made.name in {*ARRANGING, *_ORDERING}):

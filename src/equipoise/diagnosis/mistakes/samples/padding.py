@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import tensor
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.recording.graph import Node
 from equipoise.records import wording
@@ -125,9 +124,9 @@ def _padding(x: Tensor) -> Iterator[Tensor]:
 def _hidden(node: Node, traced: TracedPass, samples: int) -> Iterator[Tensor]:
     """Which positions no query of a sample attends to."""
     if "softmax" in node.name and node.inputs:
-        masks = [tensor(node.inputs[0], traced.nodes).detach()]
+        masks = [traced.tensor(node.inputs[0]).detach()]
     elif "scaled_dot_product" in node.name:
-        masks = [tensor(one, traced.nodes).detach() for one in node.inputs[3:]]
+        masks = [traced.tensor(one).detach() for one in node.inputs[3:]]
     else:
         return
     for mask in masks:

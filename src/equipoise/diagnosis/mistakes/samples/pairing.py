@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,16 +12,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.repeated import with_other_data
 from equipoise.diagnosis.mistakes.samples.relations import holds_pairs
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import (
-    CTC,
-    LIKELIHOODS,
-    before_expanding,
-    either_way,
-    given_of,
-    is_error,
-    is_of_data_alone,
-    tensor,
-)
+from equipoise.diagnosis.sources import CTC, LIKELIHOODS, either_way
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.batches import mapped, tensors
 from equipoise.instrument.memory import pass_on_lack_of_memory
@@ -54,7 +45,7 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
     """
     given = [x for x in tensors(traced.batch) if x.ndim]
     samples = len(given[0]) if given else 0
-    if samples < _SAMPLES or not any(_moves(node, traced.nodes) for node in traced.graph.nodes):
+    if samples < _SAMPLES or not any(_moves(node, traced) for node in traced.graph.nodes):
         return []
     if any(node.name in _SORTING for node in traced.after_layers):
         return []
@@ -87,7 +78,9 @@ def _by_replacing(samples: int, traced: TracedPass) -> list[Finding]:
     shares: dict[frozenset[int], list[tuple[Node, float | None]]] = {}
     for node, output, target in _compared(evaluated):
         layers = _layers_behind(output, evaluated)
-        shares.setdefault(layers, []).append((node, _share(node, output, target, *passes)))
+        shares.setdefault(layers, []).append(
+            (node, _share(node, output, target, evaluated, passes[1]))
+        )
     for found in shares.values():
         # Of a mixture of samples, one comparison of its outputs is with the targets of others.
         if all(share is not None and share <= _MOST for _, share in found):
@@ -102,7 +95,7 @@ def _layers_behind(output: Made, traced: TracedPass) -> frozenset[int]:
 
 
 def _finding(node: Node, traced: TracedPass) -> Finding:
-    shapes = [list(tensor(one, traced.nodes).shape) for one in node.inputs[:2]]
+    shapes = [list(traced.tensor(one).shape) for one in node.inputs[:2]]
     return Finding(
         "critical",
         "Outputs meet the targets of other samples",
@@ -113,14 +106,14 @@ def _finding(node: Node, traced: TracedPass) -> Finding:
     )
 
 
-def _moves(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _moves(node: Node, traced: TracedPass) -> bool:
     """Whether it moves the first axis of data, or what lies along it."""
     if node.name not in _MOVING or not node.inputs:
         return False
     source = node.inputs[0]
-    if not any(one.kind == "data" for one in given_of(source, nodes)):
+    if not any(one.kind == "data" for one in traced.given_of(source)):
         return False
-    axes = tensor(source, nodes).ndim
+    axes = traced.tensor(source).ndim
     if node.name == "transpose":
         return 0 in (axis % axes for axis in node.arguments[1:3])
     if node.name == "permute":
@@ -129,13 +122,12 @@ def _moves(node: Node, nodes: Mapping[int, Node]) -> bool:
 
 
 def _compared(traced: TracedPass) -> Iterator[tuple[Node, Made, Made | Given]]:
-    nodes = traced.nodes
     for node in traced.after_layers:
-        if node.name in {*LIKELIHOODS, *_ERRORS, *CTC} or is_error(node, nodes):
+        if node.name in {*LIKELIHOODS, *_ERRORS, *CTC} or traced.is_error(node):
             for output, target in either_way(node):
-                if not isinstance(output, Made) or not tensor(output, nodes).requires_grad:
+                if not isinstance(output, Made) or not traced.tensor(output).requires_grad:
                     continue
-                if is_of_data_alone(traced.batch, target, nodes):
+                if traced.is_of_data_alone(target):
                     yield node, output, target
 
 
@@ -143,7 +135,7 @@ def _share(
     node: Node,
     output: Made,
     target: Made | Given,
-    before: Graph,
+    traced: TracedPass,
     after: Graph,
 ) -> float | None:
     """Where outputs and targets change together: of either's places, the larger part.
@@ -153,16 +145,13 @@ def _share(
     Returns:
         None if that tells nothing.
     """
-    nodes = dict(enumerate(before.nodes))
+    other = replace(traced, graph=after)
 
     def change(place: int) -> Tensor:
-        one, other = (
-            tensor(graph.nodes[node.number].inputs[place], dict(enumerate(graph.nodes)))
-            for graph in (before, after)
-        )
-        return one.detach() != other.detach()
+        now = after.nodes[node.number].inputs[place]
+        return traced.tensor(node.inputs[place]).detach() != other.tensor(now).detach()
 
-    if any(source != before_expanding(source, nodes) for source in node.inputs[:2]):
+    if any(source != traced.before_expanding(source) for source in node.inputs[:2]):
         return None  # each with every other
     sides = {source: place for place, source in enumerate(node.inputs[:2])}
     moved, wanted = change(sides[output]), change(sides[target])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import LIKELIHOODS, tensor
+from equipoise.diagnosis.sources import LIKELIHOODS
 from equipoise.instrument.recording.graph import Made
 from equipoise.records.finding import Finding
 
@@ -27,7 +27,7 @@ def of_pairs(traced: TracedPass) -> list[Finding]:
             continue
         softmax = traced.nodes[source.node]
         if softmax.name == "_log_softmax" and _hold_themselves(
-            tensor(softmax.inputs[0], traced.nodes), tensor(node.inputs[1], traced.nodes)
+            traced.tensor(softmax.inputs[0]), traced.tensor(node.inputs[1])
         ):
             return [_finding(len(softmax.outputs[0]))]
     return []

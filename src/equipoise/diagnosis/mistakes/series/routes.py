@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import ARRANGING, is_same, shape
+from equipoise.diagnosis.sources import ARRANGING, is_same
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 
 # What gives a sequence with other steps than it is given.
@@ -93,11 +93,11 @@ def _entries(series: Tensor, traced: TracedPass) -> Iterator[set[tuple[Any, ...]
         if not passes or len(given) + len(made) > 1:
             yield taken
         else:
-            moved = _moved(node, steps, traced.nodes)
+            moved = _moved(node, steps, traced)
             forms[node.number] = {form + moved for form in taken}
 
 
-def _moved(node: Node, steps: int, nodes: Mapping[int, Node]) -> tuple[Any, ...]:
+def _moved(node: Node, steps: int, traced: TracedPass) -> tuple[Any, ...]:
     """What an operation adds to the form of a sequence."""
     if node.name in _MOVING:
         return (node.number,)
@@ -105,7 +105,7 @@ def _moved(node: Node, steps: int, nodes: Mapping[int, Node]) -> tuple[Any, ...]
         return ()
     if node.name == "slice":
         axis = node.arguments[1] if len(node.arguments) > 1 else 0
-        before = shape(node.inputs[0], nodes)[axis]
+        before = traced.shape(node.inputs[0])[axis]
         if before not in (steps, steps - 1) or node.outputs[0].shape[axis] == before:
             return ()
     return ((node.name, *map(str, node.arguments[1:])),)

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from equipoise.diagnosis.inputs.calls import TARGETS
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import untouched
 from equipoise.instrument.batches import fields, mapped, tensors
 from equipoise.instrument.evaluation import evaluate_once, rows_of_samples
 from equipoise.instrument.forward import recording_gradients
@@ -130,9 +130,7 @@ def with_a_step_exchanged(
     """
     samples, length = series.shape[:2]
     try:
-        seen = _samples_counted(
-            traced.model, traced.loss_fn, traced.batch, samples, length, counted
-        )
+        seen = _samples_counted(traced, samples, length, counted)
         first = outputs_by_step(traced, traced.batch, series, torch.clone)
         second = outputs_by_step(
             traced, exchanged(traced.batch, series, at), series, compared_with(first, _most)
@@ -208,9 +206,7 @@ def _most(differences: Tensor) -> Tensor:
     return differences.abs().amax(2)
 
 
-def _samples_counted(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, samples: int, length: int, step: int
-) -> list[Tensor]:
+def _samples_counted(traced: TracedPass, samples: int, length: int, step: int) -> list[Tensor]:
     """Of each output, for which samples the loss depends on a step."""
     edges: list[GradientEdge | None] = []  # and no outputs, which take memory
     arranged: list[Callable[[Tensor], Tensor]] = []
@@ -224,9 +220,9 @@ def _samples_counted(
                 edges.append(get_gradient_edge(x) if x.requires_grad else None)
                 arranged.append(steps_first)
 
-    with untouched(model), recording_gradients(), seeded(0):
-        with model.register_forward_hook(look):
-            loss = loss_fn(model, batch)
+    with untouched(traced.model), recording_gradients(), seeded(0):
+        with traced.model.register_forward_hook(look):
+            loss = traced.loss_fn(traced.model, traced.batch)
         used = [edge for edge in edges if edge is not None]
         gradients = iter(torch.autograd.grad(loss, used, allow_unused=True) if used else ())
     counted = []

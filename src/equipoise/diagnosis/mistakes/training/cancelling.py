@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import ARRANGING, tensor, weights_behind
+from equipoise.diagnosis.sources import ARRANGING, weights_behind
 from equipoise.instrument import trees
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.memory import pass_on_lack_of_memory
@@ -37,7 +37,7 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
     Not where the larger or smaller of two tensors is taken soon after: there they cancel for the
     numbers of this pass alone, as those of a box's centre in its overlap with a box around it.
     """
-    graph, nodes = traced.graph, traced.nodes
+    graph = traced.graph
     users: dict[Made, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         for source in dict.fromkeys(x for x in node.inputs if isinstance(x, Made)):
@@ -62,7 +62,7 @@ def of_cancelling(traced: TracedPass) -> list[Finding]:
         looks += 1
         if looks > _MOST:
             break
-        terms = [_rms(_term(one, given, node, nodes)) for one, given in taken]
+        terms = [_rms(_term(one, given, node, traced)) for one, given in taken]
         if not max(_LEAST, size / _ROUNDING) < max(terms) < math.inf:
             continue
         behind = weights_behind(node.number, graph)
@@ -119,13 +119,13 @@ def _rms(values: Tensor) -> float:
     return norm(values) / math.sqrt(values.numel())
 
 
-def _term(one: Node, given: Tensor, node: Node, nodes: Mapping[int, Node]) -> Tensor:
+def _term(one: Node, given: Tensor, node: Node, traced: TracedPass) -> Tensor:
     """What one use of a tensor adds to its gradient; empty if that is not known."""
     place = Made(node.number, 0)
     used = node.outputs[0].detach().requires_grad_(True)
 
     def value(source: Made | Given) -> Tensor:
-        return used if source == place else tensor(source, nodes).detach()
+        return used if source == place else traced.tensor(source).detach()
 
     arguments = trees.replaced((Made, Given), value, (one.arguments, one.keywords))
     try:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_of_each, place_of
-from equipoise.diagnosis.sources import (
-    ARRANGING,
-    DIFFERENCES,
-    DRAWN,
-    PRODUCTS,
-    depends_on_weights,
-    either_way,
-    origin_of,
-    shape,
-    tensor,
-    users_of,
-)
+from equipoise.diagnosis.sources import ARRANGING, DIFFERENCES, DRAWN, PRODUCTS, either_way
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
@@ -36,39 +25,39 @@ def of_draws(traced: TracedPass) -> list[Finding]:
 
     A loss that the user has not given may be the distance to noise on purpose, without targets.
     """
-    graph, nodes = traced.graph, traced.nodes
+    graph = traced.graph
     return one_of_each(
-        _without_gradient(node, nodes)
+        _without_gradient(node, traced)
         if node.number in traced.before_layers
         else None
         if traced.loss_is_assumed
-        else _noise_as_target(node, nodes, graph)
+        else _noise_as_target(node, traced, graph)
         for node in graph.nodes
     )
 
 
-def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Finding | None:
+def _noise_as_target(node: Node, traced: TracedPass, graph: Graph) -> Finding | None:
     """A difference to noise that is all that the loss is made of."""
-    if node.name not in DIFFERENCES or not _is_judged(node, nodes):
+    if node.name not in DIFFERENCES or not _is_judged(node, traced):
         return None
     for output, target in either_way(node):
         if not (isinstance(output, Made) and isinstance(target, Made)):
             continue
-        if shape(output, nodes) != shape(target, nodes) or not depends_on_weights(output, nodes):
+        if traced.shape(output) != traced.shape(target) or not traced.depends_on_weights(output):
             continue
-        draws = _draws_alone(target, nodes)
+        draws = _draws_alone(target, traced)
         if not draws or draws & leading_to(graph, output.node):
             continue
-        values = tensor(target, nodes).detach().double()
+        values = traced.tensor(target).detach().double()
         if values.numel() < 2 or not abs(values.mean()) < _CENTRED * values.std():
             continue
-        if graph.result is None or _takes_more(graph.result.node, nodes, node.number):
+        if graph.result is None or _takes_more(graph.result.node, traced, node.number):
             return None  # noise beside a target, or a distance to other points among others
-        drawn = wording.listed(sorted({nodes[number].name for number in draws}), 3)
+        drawn = wording.listed(sorted({traced.nodes[number].name for number in draws}), 3)
         return Finding(
             "critical",
             "The targets are noise that the model is not given",
-            f"Outputs of shape {list(shape(output, nodes))} are compared with numbers that "
+            f"Outputs of shape {list(traced.shape(output))} are compared with numbers that "
             f"{drawn} draws anew in every pass, and that nothing of the model's input depends "
             "on: the best that it can learn is their mean.",
             "Draw them once, and compare with the numbers that went into the input: noise = "
@@ -77,7 +66,7 @@ def _noise_as_target(node: Node, nodes: Mapping[int, Node], graph: Graph) -> Fin
     return None
 
 
-def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
+def _is_judged(node: Node, traced: TracedPass) -> bool:
     """Whether it is a loss, or a difference whose size is taken."""
     waiting, seen = [node], set[int]()
     while waiting:
@@ -88,7 +77,7 @@ def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
         if one.name in _SIZES or (one.name != "sub" and one.name in DIFFERENCES):
             return True
         if one is node or one.name in {*ARRANGING, "mul", "div"}:
-            users = users_of(one.number, nodes)
+            users = traced.users_of(one.number)
             squares = (x.name == "mul" and len(set(x.inputs)) < len(x.inputs) for x in users)
             if any(squares):
                 return True
@@ -96,15 +85,15 @@ def _is_judged(node: Node, nodes: Mapping[int, Node]) -> bool:
     return False
 
 
-def _takes_more(end: int, nodes: Mapping[int, Node], closed: int) -> bool:
+def _takes_more(end: int, traced: TracedPass, closed: int) -> bool:
     """Whether an operation takes weights, or numbers for samples, on ways around another one."""
     seen, left = {closed}, [] if end == closed else [end]
     while left:
-        node = nodes[left.pop()]
+        node = traced.nodes[left.pop()]
         if (
             not (node.inputs or node.name in DRAWN)
             and node.outputs
-            and _varies(Made(node.number, 0), nodes)
+            and _varies(Made(node.number, 0), traced)
         ):
             return True  # as arange
         for source in node.inputs:
@@ -117,11 +106,11 @@ def _takes_more(end: int, nodes: Mapping[int, Node], closed: int) -> bool:
     return False
 
 
-def _draws_alone(source: Made, nodes: Mapping[int, Node]) -> set[int]:
+def _draws_alone(source: Made, traced: TracedPass) -> set[int]:
     """The draws that a tensor is made of; none if it is made of anything else as well."""
     found, seen, left = set[int](), set[int](), [source]
     while left:
-        node = nodes[left.pop().node]
+        node = traced.nodes[left.pop().node]
         if node.number in seen:
             continue
         seen.add(node.number)
@@ -142,7 +131,7 @@ def _of_a_law(node: Node) -> bool:
     return not isinstance(operator, type) and "Tensor" in operator._overloadname
 
 
-def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
+def _without_gradient(node: Node, traced: TracedPass) -> Finding | None:
     """A draw whose law learns from elsewhere than data, and which layers take.
 
     None is to pass where the probability of what was drawn is weighed by what came of it, as of
@@ -151,21 +140,21 @@ def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     """
     if node.name != "normal" or not _of_a_law(node):
         return None
-    laws = [_before_drawing(one, nodes) for one in node.inputs if isinstance(one, Made)]
-    if not any(_has_gradient(one, nodes) for one in laws):
+    laws = [_before_drawing(one, traced) for one in node.inputs if isinstance(one, Made)]
+    if not any(_has_gradient(one, traced) for one in laws):
         return None
-    scored = _ending_in("sub", {node.number}, nodes, lambda one: one.name not in PRODUCTS)
+    scored = _ending_in("sub", {node.number}, traced, lambda one: one.name not in PRODUCTS)
     fitted = _ending_in(
-        "sub", {one.node for one in laws}, nodes, lambda one: one.name in {*ARRANGING, "expand"}
+        "sub", {one.node for one in laws}, traced, lambda one: one.name in {*ARRANGING, "expand"}
     )
-    weighed = _ending_in("mul", {node.number}, nodes, lambda one: one.name not in PRODUCTS)
-    is_scored = any(depends_on_weights(one, nodes) for one in scored)
+    weighed = _ending_in("mul", {node.number}, traced, lambda one: one.name not in PRODUCTS)
+    is_scored = any(traced.depends_on_weights(one) for one in scored)
     if is_scored and any(
-        not tensor(one, nodes).requires_grad and _varies(one, nodes) for one in weighed
+        not traced.tensor(one).requires_grad and _varies(one, traced) for one in weighed
     ):
         return None  # the logarithm of its probability: a score function
-    data = [one for one in fitted if origin_of(one, nodes) is not node]
-    if any(not depends_on_weights(one, nodes) and _varies(one, nodes) for one in data):
+    data = [one for one in fitted if traced.origin_of(one) is not node]
+    if any(not traced.depends_on_weights(one) and _varies(one, traced) for one in data):
         return None
     return Finding(
         "critical" if is_scored else "warning",
@@ -177,29 +166,29 @@ def _without_gradient(node: Node, nodes: Mapping[int, Node]) -> Finding | None:
     )
 
 
-def _before_drawing(source: Made, nodes: Mapping[int, Node]) -> Made:
+def _before_drawing(source: Made, traced: TracedPass) -> Made:
     """What made a law, which is expanded to be drawn from, also without a gradient."""
-    node = nodes[source.node]
+    node = traced.nodes[source.node]
     while node.name in {*ARRANGING, "expand"} and isinstance(first := node.inputs[0], Made):
-        source, node = first, nodes[first.node]
+        source, node = first, traced.nodes[first.node]
     return source
 
 
-def _has_gradient(source: Made, nodes: Mapping[int, Node]) -> bool:
-    gradients = nodes[source.node].gradients
+def _has_gradient(source: Made, traced: TracedPass) -> bool:
+    gradients = traced.nodes[source.node].gradients
     return (
-        depends_on_weights(source, nodes)
+        traced.depends_on_weights(source)
         and source.index < len(gradients)
         and gradients[source.index] is not None
     )
 
 
 def _ending_in(
-    name: str, starts: Set[int], nodes: Mapping[int, Node], passes: Callable[[Node], bool]
+    name: str, starts: Set[int], traced: TracedPass, passes: Callable[[Node], bool]
 ) -> list[Made | Given]:
     """What else operations of a name take, on ways from others through those that pass."""
     reached, others = set(starts), []
-    for node in nodes.values():
+    for node in traced.nodes.values():
         made = [one for one in node.inputs if isinstance(one, Made) and one.node in reached]
         if not made:
             continue
@@ -210,6 +199,6 @@ def _ending_in(
     return others
 
 
-def _varies(source: Made | Given, nodes: Mapping[int, Node]) -> bool:
-    values = tensor(source, nodes).detach()
+def _varies(source: Made | Given, traced: TracedPass) -> bool:
+    values = traced.tensor(source).detach()
     return bool((values != values.flatten()[:1]).any()) if values.numel() else False

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
-from equipoise.diagnosis.sources import (
-    LOOKING_UP,
-    PRODUCTS,
-    following,
-    is_trained,
-    origin_of,
-    table_of,
-)
+from equipoise.diagnosis.sources import LOOKING_UP, PRODUCTS, following, is_trained
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
 from equipoise.records import wording
@@ -24,9 +17,8 @@ _NAMES = 3
 
 def of_quantised(traced: TracedPass) -> list[Finding]:
     """Rows of a table that are decoded, while nothing of that teaches what chose them."""
-    nodes = traced.nodes
     for node in traced.graph.nodes:
-        table = table_of(node, nodes) if node.number in traced.before_layers else None
+        table = traced.table_of(node) if node.number in traced.before_layers else None
         if table is None:
             continue
         for choice in _choices(node, traced):
@@ -52,7 +44,7 @@ def _finding(node: Node, table: Given, encoder: Set[str]) -> Finding:
 def _choices(node: Node, traced: TracedPass) -> list[Node]:
     """What has chosen the rows that an operation takes, or the ones of a matrix of zeros."""
     if node.name in LOOKING_UP:
-        origins = [origin_of(one, traced.nodes) for one in node.inputs[1:]]
+        origins = [traced.origin_of(one) for one in node.inputs[1:]]
         return [one for one in origins if one is not None and one.name in _CHOOSING]
     first = node.inputs[0]
     leading = leading_to(traced.graph, first.node) if isinstance(first, Made) else set[int]()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection
 
 import torch
-from torch import nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.records import wording
@@ -41,7 +39,7 @@ def of_reach(traced: TracedPass) -> list[Finding]:
         return sizes[0] / max(1, sizes[1])
 
     if share() >= _MUCH:
-        missed = _missed_by_all(model, traced.loss_fn, traced.more(), missed)
+        missed = _missed_by_all(traced, missed)
     if not missed:
         return []
     much = share() >= _MUCH
@@ -93,14 +91,12 @@ def _why(graph: Graph, missed: Collection[str]) -> str:
     )
 
 
-def _missed_by_all(
-    model: nn.Module, loss_fn: LossFunction, batches: Iterable[Any], missed: Collection[str]
-) -> list[str]:
-    left = list(missed)
-    with untouched(model), recording_gradients():
-        parameters = dict(model.named_parameters())
+def _missed_by_all(traced: TracedPass, missed: Collection[str]) -> list[str]:
+    left, batches = list(missed), traced.more()
+    with untouched(traced.model), recording_gradients():
+        parameters = dict(traced.model.named_parameters())
         for batch in batches:
-            loss = loss_fn(model, batch)
+            loss = traced.loss_fn(traced.model, batch)
             if loss.requires_grad:
                 found = torch.autograd.grad(loss, [parameters[n] for n in left], allow_unused=True)
                 left = [name for name, one in zip(left, found, strict=True) if one is None]

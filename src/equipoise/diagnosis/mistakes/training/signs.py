@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.instrument import LossFunction, untouched
+from equipoise.instrument import untouched
 from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.random_states import seeded
 from equipoise.numerics import vectors
@@ -58,16 +58,15 @@ def of_signs(traced: TracedPass) -> list[Finding]:
 
 
 def _by_steps(traced: TracedPass) -> list[Finding]:
-    graph, model, loss_fn, batch = traced.graph, traced.model, traced.loss_fn, traced.batch
-    loss, gradients = _gradients(model, loss_fn, batch)
+    loss, gradients = _gradients(traced)
     square = vectors.length(list(gradients.values())) ** 2 if gradients else 0.0
     if not (square > 0 and math.isfinite(square)):
         return []
-    step = _CHANGE * abs(graph.loss) / square
-    if _loss_at(model, loss_fn, batch, gradients, step) > loss:
+    step = _CHANGE * abs(traced.graph.loss) / square
+    if _loss_at(traced, gradients, step) > loss:
         return []  # one pass more is enough for most
     for length in (step, step / 2):
-        up, down = (_loss_at(model, loss_fn, batch, gradients, s) for s in (length, -length))
+        up, down = (_loss_at(traced, gradients, s) for s in (length, -length))
         if not abs((up - down) / (2 * length * square) + 1) < _EXACT:
             return []
     return [
@@ -91,15 +90,14 @@ def _has_hooks(model: nn.Module) -> bool:
 
 
 def _by_hooks(traced: TracedPass) -> list[Finding]:
-    model, loss_fn, batch = traced.model, traced.loss_fn, traced.batch
-    _, with_hooks = _gradients(model, loss_fn, batch)
-    _, without = _gradients(model, loss_fn, batch, hooks=False)
+    _, with_hooks = _gradients(traced)
+    _, without = _gradients(traced, hooks=False)
     turned = [
         name
         for name, gradient in with_hooks.items()
         if name in without and cosine(gradient, without[name]) < _TURNED
     ]
-    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    sizes = {n: p.numel() for n, p in traced.model.named_parameters() if p.requires_grad}
     share = sum(sizes[name] for name in turned) / max(1, sum(sizes.values()))
     if share < _MUCH:
         return []
@@ -113,10 +111,9 @@ def _by_hooks(traced: TracedPass) -> list[Finding]:
     ]
 
 
-def _gradients(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, *, hooks: bool = True
-) -> tuple[float, dict[str, Tensor]]:
+def _gradients(traced: TracedPass, *, hooks: bool = True) -> tuple[float, dict[str, Tensor]]:
     """The loss, and its gradients, with or without the model's hooks."""
+    model = traced.model
     with (
         untouched(model),
         seeded(0),
@@ -126,7 +123,7 @@ def _gradients(
     ):
         warnings.simplefilter("ignore")  # of hooks, which the user's own steps show
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        loss = loss_fn(model, batch)
+        loss = traced.loss_fn(model, traced.batch)
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     pairs = zip(trained, found, strict=True)
     dense = {name: g.to_dense() if g.is_sparse else g for name, g in pairs if g is not None}
@@ -148,16 +145,11 @@ def _without_hooks(model: nn.Module) -> Iterator[None]:
             setattr(owner, name, given)
 
 
-def _loss_at(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    batch: Any,
-    gradients: Mapping[str, Tensor],
-    length: float,
-) -> float:
+def _loss_at(traced: TracedPass, gradients: Mapping[str, Tensor], length: float) -> float:
     """The loss of weights that are moved along their gradients, with the same random numbers."""
+    model = traced.model
     with untouched(model), seeded(0), recording_gradients():
         parameters = dict(model.named_parameters())
         for name, gradient in gradients.items():
             parameters[name].data.add_(gradient, alpha=length)
-        return float(loss_fn(model, batch).detach())
+        return float(traced.loss_fn(model, traced.batch).detach())
