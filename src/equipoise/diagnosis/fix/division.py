@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from equipoise.data.source import Samples, Source, check_request
@@ -96,23 +97,19 @@ def _divided_samples(
     if held < _LEAST or count - held < batch_size:
         return Division(source, (), f"{count:,} samples are too few to hold any out.")
     order = torch.randperm(count, generator=generator)
+    train, test = _chosen(source, order[held:]), _chosen(source, order[:held])
+    return Division(train, tuple(_in_batches(test, batch_size, generator)))
+
+
+def _chosen(
+    source: Samples | RowsSource | IndexedSource, part: Tensor
+) -> Samples | RowsSource | IndexedSource:
+    """Some samples, by their numbers."""
     if isinstance(source, Samples):
-        train, test = (
-            Samples(source.name, source.inputs[part], source.targets[part], source.classes)
-            for part in (order[held:], order[:held])
-        )
-        return Division(train, tuple(_in_batches(test, batch_size, generator)))
+        return Samples(source.name, source.inputs[part], source.targets[part], source.classes)
     if isinstance(source, RowsSource):
-        rows, tested_rows = (
-            RowsSource(source.name, mapped(itemgetter(part), source.rows), len(part))
-            for part in (order[held:], order[:held])
-        )
-        return Division(rows, tuple(_in_batches(tested_rows, batch_size, generator)))
-    kept, tested = (
-        IndexedSource(source.name, _Part(source.dataset, part.tolist()))
-        for part in (order[held:], order[:held])
-    )
-    return Division(kept, tuple(_in_batches(tested, batch_size, generator)))
+        return RowsSource(source.name, mapped(itemgetter(part), source.rows), len(part))
+    return IndexedSource(source.name, _Part(source.dataset, part.tolist()))
 
 
 class _Part(Subset[Any], Dataset[Any]):
