@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.record import LayerPrediction
+from equipoise.diagnosis.sources import following
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
 from equipoise.instrument.kept_batches import apart
@@ -68,16 +69,14 @@ def in_sequence(trace: TracedModel) -> frozenset[tuple[str, str]]:
     last = {source.node: n.number for n in used for source in n.inputs if isinstance(source, Made)}
     last[graph.result.node] = len(graph.nodes)
     found = set()
-    for (name, first), (following, second) in pairwise(trace.layers.items()):
+    for (name, first), (neighbour, second) in pairwise(trace.layers.items()):
         if first is None or second is None or first.node > second.node:
             continue
-        behind = {first.node}
-        for node in graph.nodes[first.node + 1 : second.node + 1]:
-            if any(isinstance(x, Made) and x.node in behind for x in node.inputs):
-                behind.add(node.number)
+        between = graph.nodes[first.node + 1 : second.node + 1]
+        behind = {first.node, *(node.number for node in following({first.node}, between))}
         others = behind - {second.node}
         if second.node in behind and all(last.get(n, 0) <= second.node for n in others):
-            found.add((name, following))
+            found.add((name, neighbour))
     return frozenset(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 import torch
@@ -42,24 +42,13 @@ _LINEAR |= {"mul", "div", "index", "gather", "masked_fill", "masked_select", "st
 _STRAIGHT = {*ARRANGING, "add", "sub", "rsub", "mul", "div", "neg", "where", "masked_fill"}
 
 
-def following(
-    starts: Iterable[int],
-    nodes: Iterable[Node],
-    passes: Callable[[Node], bool] = lambda node: True,
-) -> Iterator[Node]:
-    """The operations that take what some have made, or what was made of that, in their order.
-
-    Args:
-        starts: Numbers of the operations; none of them is given.
-        nodes: All operations, in order.
-        passes: Whether those that take what an operation has made are to be given, too.
-    """
+def following(starts: Iterable[int], nodes: Iterable[Node]) -> Iterator[Node]:
+    """The other operations that take what some have made, or what was made of that, in order."""
     reached = set(starts)
     for node in nodes:
         if node.number not in reached and takes_from(node, reached):
+            reached.add(node.number)
             yield node
-            if passes(node):
-                reached.add(node.number)
 
 
 def takes_from(node: Node, numbers: Container[int]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import PRODUCTS
+from equipoise.diagnosis.sources import PRODUCTS, takes_from
 from equipoise.instrument.batches import fields, tensors
 from equipoise.instrument.recording.graph import Given, Made, Node
 
@@ -68,7 +68,7 @@ def weighed_by_gains(nodes: Sequence[Node], traced: TracedPass) -> bool:
     costs = [value for gain, value in named_gains(traced).values() if gain < 0]
     given = tensors(traced.batch)
     for node in traced.graph.nodes:
-        if not any(isinstance(one, Made) and one.node in inside for one in node.inputs):
+        if not takes_from(node, inside):
             continue
         inside.add(node.number)
         if node.name not in _WEIGHING:
