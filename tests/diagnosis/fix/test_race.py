@@ -112,6 +112,17 @@ class TestFix:
         assert not rest.interrupted
         assert [arm.loss for arm in rest.arms] == [arm.loss for arm in whole.arms]
 
+    def test_so_is_what_theory_says_of_the_changed_models(self, tmp_path, monkeypatch):
+        judged, once = [], measure.trace
+        monkeypatch.setattr(measure, "trace", lambda *given: judged.append(given) or once(*given))
+        first, again, other = (
+            fix(silenced, data(), QUICK, batch_size=size, folder=tmp_path) for size in (16, 16, 8)
+        )
+        # The model as it is every time, and its remedy once for each batch size.
+        assert [len(batch[0]) for _, batch, _ in judged] == [16, 16, 16, 8, 8]
+        assert again.arms[1].measured == first.arms[1].measured
+        assert other.arms[1].measured != first.arms[1].measured
+
     def test_a_file_in_the_place_of_their_folder_is_refused_before_anything_is_trained(
         self, tmp_path
     ):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from equipoise.diagnosis.fix.applied import apply, code_lines
 from equipoise.diagnosis.fix.division import Division, divide
@@ -218,14 +219,18 @@ class _Work:
             return str(error)
         except Exception as error:  # the user's code may depend on what was exchanged
             return f"the changed model raised {said(error)}"
-        self.measured[in_words(remedy)] = None
+        name = in_words(remedy)
+        self.measured[name] = self.runs.probability(name, lambda: self._judged(model, until))
+        return None
+
+    def _judged(self, model: nn.Module, until: float) -> float | None:
+        """How probably theory says that a changed model trains, if it can tell by then."""
         allowance = until - time.monotonic()
         with contextlib.suppress(Exception):  # what theory cannot judge is trained all the same
             if allowance > 0:
-                graph = trace(model, problem.first, problem.loss_fn)
+                graph = trace(model, self.problem.first, self.problem.loss_fn)
                 propagation = propagate(graph, allowance=allowance)
-                found = judge(propagation, graph.batch, calibration(), depth=False)
-                self.measured[in_words(remedy)] = found.probability
+                return judge(propagation, graph.batch, calibration(), depth=False).probability
         return None
 
     def _step_seconds(self) -> float:

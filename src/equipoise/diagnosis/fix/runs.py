@@ -108,26 +108,29 @@ class _Kept:
     steps: int
     arms: int
     runs: tuple[Run, ...]
+    probabilities: dict[str, float]
 
 
 class Runs:
-    """Finished runs, in memory and in a file if there is one.
+    """Finished runs and judgements, in memory and in a file if there is one.
 
     Args:
         path: A file from which runs of the same model, data and settings are taken over, and to
-            which every finished one is added.
+            which every finished one is added, with how probably theory says that each arm trains.
         fingerprint: Tells whether they are the same.
     """
 
     def __init__(self, path: Path | None, fingerprint: str) -> None:
         self._path, self._fingerprint = path, fingerprint
         self._runs: dict[tuple[str, float, int, int], Run] = {}
+        self._probabilities: dict[str, float] = {}
         self.plan: tuple[int, int] | None = None
         self.taken_over = 0
         kept = _read(path)
         if kept is not None and kept.fingerprint == fingerprint:
             self.plan = kept.steps, kept.arms
             self._runs = {(r.arm, r.rate, r.seed, r.steps): r for r in kept.runs}
+            self._probabilities = kept.probabilities
             self.taken_over = len(self._runs)
 
     def of(self, arm: str, rate: float, seed: int, steps: int, train: Callable[[], Run]) -> Run:
@@ -138,6 +141,15 @@ class Runs:
             self._write()
         return self._runs[key]
 
+    def probability(self, arm: str, judge: Callable[[], float | None]) -> float | None:
+        """What theory says of an arm, by an earlier call or now; a ``None`` is asked again."""
+        if arm not in self._probabilities:
+            found = judge()
+            if found is None:
+                return None
+            self._probabilities[arm] = found
+        return self._probabilities[arm]
+
     def finished(self, arm: str) -> list[Run]:
         """All runs of an arm."""
         return [run for run in self._runs.values() if run.arm == arm]
@@ -145,7 +157,8 @@ class Runs:
     def _write(self) -> None:
         if self._path is not None:
             steps, arms = self.plan or (0, 0)
-            kept = _Kept(self._fingerprint, steps, arms, tuple(self._runs.values()))
+            runs = tuple(self._runs.values())
+            kept = _Kept(self._fingerprint, steps, arms, runs, self._probabilities)
             write_json(self._path, kept)
 
 
