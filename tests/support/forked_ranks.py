@@ -39,7 +39,7 @@ def results_of(script: Path, folder: Path):
 def printed_by(
     script: Path, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run a script in a fork of the server; its output is kept in the folder meanwhile."""
+    """Run a script in a folder, in a fork of the server; what it prints is kept there meanwhile."""
     given = (script, folder / "printed", arguments, environment or {})
     process = server().Process(target=_run, args=given)
     process.start()
@@ -53,6 +53,7 @@ def printed_by(
 
 def _run(script, path, arguments, environment):
     os.environ.update(environment)
+    os.chdir(path.parent)
     with path.open("w") as printed:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)

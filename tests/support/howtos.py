@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 from equipoise.cli.main import main
+from support.forked_ranks import printed_by
 
 _BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 _CELL = re.compile(r"^```\{code-cell\} \w+\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -67,10 +67,6 @@ def _run_command(command: str) -> None:
         found = main(arguments)
     else:
         assert program == "pytest", command
-        path = os.pathsep.join(sys.path)
-        found = subprocess.run(
-            [sys.executable, "-m", program, *arguments, "-p", "no:cacheprovider"],
-            env=os.environ | {"PYTHONPATH": path},
-            check=False,
-        ).returncode
+        printed_by(Path(pytest.__file__).with_name("__main__.py"), Path.cwd(), *arguments)
+        found = 0
     assert found == int(expected[1] if expected else 0), command
