@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import subprocess
-import sys
 
 import pytest
+
+from support.forked_ranks import printed_by
 
 ROOMS = ("diagnosis", "probes", "theory", "theory.propagation", "training")
 
@@ -47,7 +47,7 @@ def test_a_name_that_is_not_exported_is_missing_as_from_any_module(room):
         _ = room.none
 
 
-def test_a_module_does_not_hide_the_function_of_its_name():
+def test_a_module_does_not_hide_the_function_of_its_name(tmp_path):
     """Whatever was imported first, so that the library is imported twice; torch is once."""
     code = """
 import sys
@@ -59,8 +59,9 @@ for first in ("probes.landscape", "probes.hessian.record"):
     exec(f"from equipoise.probes import {name} as found")
     print(callable(found), callable(getattr(equipoise.probes, name)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True True\n" * 2
+    script = tmp_path / "imports.py"
+    script.write_text(code)
+    assert printed_by(script, tmp_path) == "True True\n" * 2
 
 
 def test_a_function_can_be_exchanged_for_a_test(monkeypatch):

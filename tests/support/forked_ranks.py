@@ -39,7 +39,7 @@ def results_of(script: Path, folder: Path):
 def printed_by(
     script: Path, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run a script in a folder, in a fork of the server; what it prints is kept there meanwhile."""
+    """Run a script in a folder, in a fork of the server; what it prints is kept there."""
     given = (script, folder / "printed", arguments, environment or {})
     process = server().Process(target=_run, args=given)
     process.start()

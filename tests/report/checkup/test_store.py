@@ -15,6 +15,7 @@ from support.report_examples import CHECKUPS, page_of
 
 @pytest.mark.parametrize("name", CHECKUPS)
 def test_round_trip(tmp_path, name):
+    """And two renderings are equal."""
     checkup = CHECKUPS[name]()
     page = save(checkup, tmp_path / "new" / "folder")
     stored = load(page.parent / JSON_NAME)

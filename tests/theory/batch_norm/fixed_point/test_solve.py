@@ -309,7 +309,6 @@ def test_smooth_activations_match_theorem_9_in_thirty_digits(name, phi, B, terms
         ("tanh", 8, {"eps": 0.3, "gamma": 2.0, "beta": 0.4}, 80),
         ("relu", 4, {"eps": 1e-5}, 64),
         ("alpha_relu(1.5)", 5, {"eps": 0.02}, 50),
-        ("relu", 6, {"eps": 0.1, "beta": 0.5}, 44),
         ("hardtanh", 5, {"eps": 0.05}, 42),
     ],
 )
