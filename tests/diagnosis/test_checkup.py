@@ -316,7 +316,7 @@ class TestAnyModel:
         ],
     )
     def test_plain_tanh_networks(self, gain, severity, title):
-        build = partial(tanh, gain=gain)
+        build = partial(tanh, depth=30, gain=gain)
         report = checkup(build, fixed_batches(), seeds=2, batches=1)
         assert title in titles(report)
         chance = next(f for f in report.findings if f.title == report.verdict.sentence)

@@ -33,38 +33,51 @@ ALONE = [
 MASKED = ["bilinear", "RUN", "RUN mean", "sketch", "sketch fft", "maclaurin direct"]
 
 
+class Heads(torch.nn.ModuleDict):
+    """Several heads on the same maps, because every export takes a while to start."""
+
+    def forward(self, x, mask=None):
+        return {name: head(x, mask) for name, head in self.items()}
+
+
+def heads_named(names):
+    return Heads({name: build(FAMILY[name], dtype=torch.float32) for name in names})
+
+
+def assert_same(found, expected):
+    for name, vectors in expected.items():
+        assert_close(found[name], vectors.detach(), rtol=0, atol=3e-6, msg=name)
+
+
 class TestExport:
-    @pytest.mark.parametrize("name", ALONE)
-    def test_one_program_for_all_sizes(self, name):
-        head = build(FAMILY[name], dtype=torch.float32)
+    def test_one_program_for_all_sizes(self):
+        heads = heads_named(ALONE)
         sizes = {0: Dim("batch", min=1), 2: Dim("height", min=1), 3: Dim("width", min=1)}
         x = maps(dtype=torch.float32)
-        program = torch.export.export(head, (x,), dynamic_shapes={"x": sizes}).module()
+        program = torch.export.export(heads, (x,), dynamic_shapes={"x": sizes}).module()
         for samples, size in SIZES:
             x = maps(samples, size, dtype=torch.float32)
-            assert_close(program(x), head(x), rtol=0, atol=3e-6)
+            assert_same(program(x), heads(x))
 
-    @pytest.mark.parametrize("name", MASKED)
-    def test_one_program_for_all_sizes_with_a_mask(self, name):
-        head = build(FAMILY[name], dtype=torch.float32)
+    def test_one_program_for_all_sizes_with_a_mask(self):
+        heads = heads_named(MASKED)
         batch, height, width = (Dim(name, min=1) for name in ("batch", "height", "width"))
         x, mask = maps(dtype=torch.float32), torch.ones(3, 3, 4, dtype=torch.bool)
         shapes = {"x": {0: batch, 2: height, 3: width}, "mask": {0: batch, 1: height, 2: width}}
-        program = torch.export.export(head, (x, mask), dynamic_shapes=shapes).module()
+        program = torch.export.export(heads, (x, mask), dynamic_shapes=shapes).module()
         for samples, size in SIZES:
             x, mask = maps(samples, size, dtype=torch.float32), torch.rand(samples, *size) < 0.7
-            assert_close(program(x, mask), head(x, mask), rtol=0, atol=3e-6)
+            assert_same(program(x, mask), heads(x, mask))
 
 
-@pytest.mark.parametrize("name", ["bilinear", "RUN", "sketch"])
 # PyTorch 2.12 warns of the bytes that it loads.
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
-def test_programs_are_saved(name):
-    head, file = build(FAMILY[name], dtype=torch.float32), io.BytesIO()
+def test_programs_are_saved():
+    heads, file = heads_named(["bilinear", "RUN", "sketch"]), io.BytesIO()
     x = maps(dtype=torch.float32)
-    torch.export.save(torch.export.export(head, (x,)), file)
+    torch.export.save(torch.export.export(heads, (x,)), file)
     file.seek(0)
-    assert_close(torch.export.load(file).module()(x), head(x), rtol=0, atol=3e-6)
+    assert_same(torch.export.load(file).module()(x), heads(x))
 
 
 # One head for each set of operators; ONNX has no eigendecomposition. Sketches hold a RUN head, and
@@ -72,17 +85,10 @@ def test_programs_are_saved(name):
 EXPORTED = ["bilinear", "RUN mean", "iSQRT", "sketch", "sketch fft", "maclaurin direct"]
 
 
-class Heads(torch.nn.ModuleDict):
-    """Several heads on the same maps, because the exporter takes seconds to start."""
-
-    def forward(self, x):
-        return {name: head(x) for name, head in self.items()}
-
-
 # The exporter's own warnings, which differ from version to version.
 @pytest.mark.filterwarnings("ignore")
 def test_one_onnx_model_for_all_sizes():
-    heads = Heads({name: build(FAMILY[name], dtype=torch.float32) for name in EXPORTED})
+    heads = heads_named(EXPORTED)
     heads["bilinear"] = build(FAMILY["bilinear"], dtype=torch.float32, reduction=3)
     sizes = {0: Dim("batch"), 2: Dim("height"), 3: Dim("width")}
     program = torch.onnx.export(
@@ -97,10 +103,8 @@ def test_one_onnx_model_for_all_sizes():
     (given,) = session.get_inputs()
     for samples, size in SIZES:
         x = maps(samples, size, dtype=torch.float32)
-        found = dict(zip(EXPORTED, session.run(EXPORTED, {given.name: x.numpy()}), strict=True))
-        for name, expected in heads(x).items():
-            output = torch.from_numpy(found[name])
-            assert_close(output, expected.detach(), rtol=0, atol=3e-6, msg=name)
+        outputs = map(torch.from_numpy, session.run(EXPORTED, {given.name: x.numpy()}))
+        assert_same(dict(zip(EXPORTED, outputs, strict=True)), heads(x))
 
 
 @pytest.mark.parametrize("name", ["bilinear", "sketch"])
