@@ -107,7 +107,8 @@ def count():
 @pytest.mark.parametrize("kind", ERRORS)
 def test_too_little_memory_is_said_in_one_line_wherever_it_ends(kind, count):
     error, size = ERRORS[kind]
-    for first in range(1, count + 1):
+    # Of every kind at the start and the end, and in the middle of the stages; of one everywhere.
+    for first in range(1, count + 1, 1 if kind == "GPU" else max(1, (count - 1) // 3)):
         with pytest.raises(ValueError, match=f"does not suffice {size}.*{REMEDY}") as told:
             checked(lambda number, first=first: number >= first, error)
         assert "\n" not in str(told.value)

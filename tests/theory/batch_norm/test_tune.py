@@ -177,12 +177,12 @@ class TestRanking:
 @pytest.mark.parametrize(("name", "B", "depth", "knob"), CASES[:4])
 def test_networks_at_the_tuned_setting_grow_as_promised(name, B, depth, knob):
     tuning = tune(name, B, depth=depth, knob=knob)
-    run = simulate_networks(name, B, width=500, depth=20, networks=16, **{knob: tuning.value})
+    run = simulate_networks(name, B, width=300, depth=20, networks=16, **{knob: tuning.value})
     slopes = -np.diff(run.log_gradients[:, 4:], axis=1).mean(1)
-    error = slopes.std(ddof=1) / 16**0.5 + 1 / 500  # and the bias of finite width
+    error = slopes.std(ddof=1) / 16**0.5 + 1 / 300  # and the bias of finite width
     assert abs(slopes.mean() - math.log(tuning.rate.value)) < 4 * error
     assert depth * slopes.mean() == pytest.approx(16, abs=depth * 4 * error)
-    before = simulate_networks(name, B, width=500, depth=20, networks=2)
+    before = simulate_networks(name, B, width=300, depth=20, networks=2)
     assert -np.diff(before.log_gradients[:, 4:], axis=1).mean() > slopes.mean() + 2 * error
 
 

@@ -71,7 +71,7 @@ class TestSimulatedSpectra:
             sample_spectra("tanh", 8, samples=1)
 
     def test_gradients_of_networks_grow_at_g(self):
-        run = simulate_networks("silu", 8, width=600, depth=14, networks=12)
+        run = simulate_networks("silu", 8, width=400, depth=14, networks=12)
         slopes = -np.diff(run.log_gradients[:, 2:], axis=1).mean(1)
-        error = slopes.std(ddof=1) / 12**0.5 + 2 / 600
+        error = slopes.std(ddof=1) / 12**0.5 + 2 / 400
         assert abs(slopes.mean() - np.log(backward_spectrum("silu", 8).G.value)) < 4 * error
