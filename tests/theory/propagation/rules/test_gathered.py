@@ -96,7 +96,7 @@ def test_tokens_by_number_are_those_tokens():
     assert whole.second_moment > 1.3 * chosen.second_moment  # the last tokens are the largest
 
 
-NODES, EDGES_OF_ALL, CLASSES = 40, 160, 10
+NODES, EDGES_OF_ALL, CLASSES = 24, 96, 10
 
 
 def graph(seed):
