@@ -224,39 +224,36 @@ def test_finite_at_any_scale(member, scale):
         assert_close(y, build(member, dtype=torch.float32)(images()), rtol=1e-3, atol=1e-3)
 
 
-BAD_OPTIONS = {
-    "in_channels": ({"in_channels": 0}, "in_channels must be a whole number"),
-    "reduction": ({"reduction": 0}, "reduction must be a whole number"),
-    "layout": ({"layout": "last"}, "layout must be one of channels_first, tokens, channels_last"),
-    "prefix": ({"prefix_tokens": 1}, "prefix_tokens=1 needs layout='tokens'"),
-    "negative prefix": ({"layout": "tokens", "prefix_tokens": -1}, "prefix_tokens must be"),
-    "two sources": ({"seed": 1, "generator": torch.Generator()}, "generator or seed, not both"),
-}
+BAD_OPTIONS = [
+    ({"in_channels": 0}, "in_channels must be a whole number"),
+    ({"reduction": 0}, "reduction must be a whole number"),
+    ({"layout": "last"}, "layout must be one of channels_first, tokens, channels_last"),
+    ({"prefix_tokens": 1}, "prefix_tokens=1 needs layout='tokens'"),
+    ({"layout": "tokens", "prefix_tokens": -1}, "prefix_tokens must be"),
+    ({"seed": 1, "generator": torch.Generator()}, "generator or seed, not both"),
+]
+BAD_MAPS = [
+    ((2, CHANNELS), r"which is pooled already"),
+    ((CHANNELS,), r"needs feature maps \[B, C, H, W\]"),
+    ((2, 3, 4, CHANNELS), r"need 4 channels in feature maps \[B, C, H, W\]; got"),
+]
 
 
 @every
 class TestErrors:
-    @pytest.mark.parametrize("bad", BAD_OPTIONS)
-    def test_options(self, member, bad):
-        options, message = BAD_OPTIONS[bad]
-        with pytest.raises(ValueError, match=message):
-            member.kind(**{"in_channels": CHANNELS, **member.options, **options})
+    def test_options(self, member):
+        for options, message in BAD_OPTIONS:
+            with pytest.raises(ValueError, match=message):
+                member.kind(**{"in_channels": CHANNELS, **member.options, **options})
 
     def test_something_that_is_no_generator(self, member):
         with pytest.raises(TypeError, match=r"generator must be a torch\.Generator"):
             member.kind(CHANNELS, **{**member.options, "generator": 3})
 
-    @pytest.mark.parametrize(
-        ("shape", "message"),
-        [
-            ((2, CHANNELS), r"which is pooled already"),
-            ((CHANNELS,), r"needs feature maps \[B, C, H, W\]"),
-            ((2, 3, 4, CHANNELS), r"need 4 channels in feature maps \[B, C, H, W\]; got"),
-        ],
-    )
-    def test_maps(self, member, shape, message):
-        with pytest.raises(ValueError, match=message):
-            build(member)(torch.zeros(shape).double())
+    def test_maps(self, member):
+        for shape, message in BAD_MAPS:
+            with pytest.raises(ValueError, match=message):
+                build(member)(torch.zeros(shape).double())
 
     def test_tokens_with_more_dimensions(self, member):
         with pytest.raises(ValueError, match=r"layout='tokens' needs feature maps \[B, N, C\]"):
