@@ -12,7 +12,7 @@ from torch import nn
 
 from equipoise import apply, checkup, models, theory
 from equipoise.data.user import as_source
-from equipoise.diagnosis import SmoothnessOptions
+from equipoise.diagnosis import FixOptions, SmoothnessOptions
 from equipoise.diagnosis.fix.words import in_words
 from equipoise.diagnosis.price import Plan
 from equipoise.diagnosis.record import CORRELATION, GROWTH, PROFILE, SCHEMA_VERSION, Checkup
@@ -601,6 +601,11 @@ class TestOptimizer:
         (about,) = (one for one in report.findings if "of SGD at" in one.detail)
         assert about.severity == severity
         assert to_plain(from_plain(Checkup, to_plain(report))) == to_plain(report)
+
+    def test_remedies_are_trained_with_it(self):
+        options = FixOptions("starts", steps=4, arms=1, seeds=1, rates=(0.001, 0.01))
+        report = checkup(mlp, DIGITS, optimizer=torch.optim.AdamW, fix=options, **SMALL)
+        assert report.fix.optimizer == "adamw"
 
     def test_a_broken_model_is_not_stepped(self):
         def build():

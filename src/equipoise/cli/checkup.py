@@ -94,11 +94,10 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--optimizer",
-        default=_OPTIMIZERS[0],
         help="sgd, adam or adamw: what --fix (sgd with momentum) and --smoothness (sgd without) "
-        "train with, each variant at its best learning rate (default: %(default)s); or your own, "
+        "train with, each variant at its best learning rate (default: sgd); or your own, "
         "file.py:name of a function of the model that returns it: then what it holds is looked "
-        "at, and some of its steps are tried",
+        "at, some of its steps are tried, and --fix trains with it if it is one of these three",
     )
     parser.add_argument(
         "--fail-on",
@@ -124,12 +123,11 @@ def run(args: Namespace) -> Checkup:
 
     smoothness = None
     own = choose_optimizer(args.optimizer, _OPTIMIZERS)
-    if own is not None:
-        args.optimizer = _OPTIMIZERS[0]
-    fix = _fix(args)
+    named = args.optimizer if own is None else None
+    fix = _fix(args, named)
     if args.smoothness:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
-        smoothness = SmoothnessOptions(args.optimizer, seeds=seeds)
+        smoothness = SmoothnessOptions(named or _OPTIMIZERS[0], seeds=seeds)
     return examine(
         checkup,
         args,
@@ -146,7 +144,7 @@ def run(args: Namespace) -> Checkup:
     )
 
 
-def _fix(args: Namespace) -> FixOptions | None:
+def _fix(args: Namespace, optimizer: str | None) -> FixOptions | None:
     """Which remedies to train; of the default model all, for a short while."""
     from equipoise.diagnosis.fix.options import FixOptions
 
@@ -157,7 +155,7 @@ def _fix(args: Namespace) -> FixOptions | None:
         if args.steps is not None:
             raise ValueError("--steps belongs to --fix. Add --fix.")
         return None
-    return FixOptions(family, args.optimizer, budget=budget, steps=args.steps)
+    return FixOptions(family, optimizer, budget=budget, steps=args.steps)
 
 
 def _seconds(text: str) -> float:

@@ -272,13 +272,13 @@ def choose_loss(spec: str) -> Loss | None:
     return found
 
 
-def choose_optimizer(spec: str, known: Sequence[str]) -> OptimizerOf | None:
-    """Return the user's own optimiser, or None for a name that trainings of ours know.
+def choose_optimizer(spec: str | None, known: Sequence[str]) -> OptimizerOf | None:
+    """Return the user's own optimiser, or None without one and for a name that trainings know.
 
     Raises:
         ValueError: If the name is unknown or does not lead to a callable.
     """
-    if spec in known:
+    if spec is None or spec in known:
         return None
     if ":" not in spec:
         raise ValueError(

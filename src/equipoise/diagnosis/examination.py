@@ -409,6 +409,8 @@ class Examination:
         if self.plan.smoothness:
             self.smoothness = smoothness_at_start(self.problem, changes)
         if remedies is not None:
+            if self.optimizer is not None:
+                remedies = remedies.beside(self.optimizer.optimizer)
             self.fix = run_fix(self.problem, remedies, folder, self.report)
             self.interrupted = self.fix.interrupted
         if training is not None and not self.interrupted:

@@ -209,7 +209,7 @@ class _Work:
         model = problem.fresh(problem.seed)
         try:
             applied = apply(model, remedy)
-            make, _ = OPTIMIZERS[self.options.optimizer]
+            make, _ = OPTIMIZERS[self.options.kind]
             trained = [p for p in model.parameters() if p.requires_grad]
             with applied.attach(make(trained, lr=0.0)):
                 problem.rehearse(model)
@@ -234,7 +234,7 @@ class _Work:
         return None
 
     def _step_seconds(self) -> float:
-        make, grid = OPTIMIZERS[self.options.optimizer]
+        make, grid = OPTIMIZERS[self.options.kind]
         runs = [
             train_once(
                 self.problem,
@@ -275,7 +275,7 @@ class _Work:
             )
         return Fix(
             family=self.options.family,
-            optimizer=self.options.optimizer,
+            optimizer=self.options.kind,
             steps=self.steps,
             seeds=max((arm.seeds for arm in arms), default=0),
             held_out=self.division.samples,

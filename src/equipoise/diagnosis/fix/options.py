@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -27,7 +27,8 @@ class FixOptions:
     Args:
         family: ``"all"``, ``"norms"``, ``"starts"``, ``"weights"``, ``"activations"`` or
             ``"bnp"``.
-        optimizer: ``"sgd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``.
+        optimizer: ``"sgd"`` (momentum 0.9), ``"adam"`` or ``"adamw"``; by default that of these
+            whose class the check-up was given, or else ``"sgd"``.
         rates: Learning rates to try first, by default a grid of four; the grid is extended once
             where its best is at an edge.
         budget: Seconds for all trainings, about; they decide how long each one is, and how many
@@ -46,7 +47,7 @@ class FixOptions:
     """
 
     family: str = "all"
-    optimizer: str = "sgd"
+    optimizer: str | None = None
     rates: tuple[float, ...] | None = None
     budget: float | None = None
     steps: int | None = None
@@ -55,9 +56,7 @@ class FixOptions:
 
     def __post_init__(self) -> None:
         check_choice("family", self.family, FAMILIES)
-        check_options(
-            self.optimizer, OPTIMIZERS, 4 if self.steps is None else self.steps, self.seeds
-        )
+        check_options(self.kind, OPTIMIZERS, 4 if self.steps is None else self.steps, self.seeds)
         if self.arms is not None:
             check_size(arms=self.arms)
         if self.budget is not None:
@@ -86,6 +85,22 @@ class FixOptions:
             f"remedies are chosen by equipoise.diagnosis.FixOptions or a family's name, "
             f"{', '.join(FAMILIES)}; got {given!r}."
         )
+
+    def beside(self, optimizer: str) -> FixOptions:
+        """The same with the optimiser of a class's name, if none was chosen and it is known.
+
+        Examples:
+            >>> options = FixOptions(budget=10)
+            >>> [options.beside(name).kind for name in ("AdamW", "Lion")]
+            ['adamw', 'sgd']
+        """
+        known = self.optimizer is None and optimizer.lower() in OPTIMIZERS
+        return replace(self, optimizer=optimizer.lower()) if known else self
+
+    @property
+    def kind(self) -> str:
+        """The optimiser, a key of :data:`OPTIMIZERS`."""
+        return "sgd" if self.optimizer is None else self.optimizer
 
     @property
     def seconds(self) -> float:

@@ -102,7 +102,7 @@ class Plan:
 
 def _runs(arms: int, options: FixOptions) -> float:
     """How many judged runs all trainings take as long as."""
-    rates = len(options.rates or OPTIMIZERS[options.optimizer][1])
+    rates = len(options.rates or OPTIMIZERS[options.kind][1])
     last = (2 + min(_FINALISTS, arms)) * options.seeds  # the model as it is at two rates
     return _FIRST * (arms + 1) * rates + _SECOND * _RATES * (1 + math.ceil(arms / 2)) + last
 
@@ -134,7 +134,7 @@ class Race:
     ) -> None:
         self._problem, self._division, self._options = problem, division, options
         self._plan, self._runs = plan, runs
-        self._make, grid = OPTIMIZERS[options.optimizer]
+        self._make, grid = OPTIMIZERS[options.kind]
         self._rates = options.rates or grid
         started = plan.arms + 1
         total = len(self._rates) * started + _RATES * math.ceil(started / 2)
