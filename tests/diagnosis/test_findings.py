@@ -9,6 +9,7 @@ from equipoise.diagnosis.findings import advice, conclude
 from equipoise.diagnosis.fix.record import Proposal
 from equipoise.diagnosis.fix.remedy import Remedy
 from equipoise.diagnosis.record import Comparison, Recommendation
+from equipoise.diagnosis.trainability.judge import REASONS
 from equipoise.probes.record import GradientGrowth, LayerConditioning, LayerGradients
 from equipoise.records import Estimate, Finding, wording
 from equipoise.theory.propagation.sites import Share, Site
@@ -173,6 +174,10 @@ class TestAdvice:
     @pytest.mark.parametrize("verified", [False, None])
     def test_one_that_did_not_help_is_not_recommended(self, verified):
         assert "Start batch norm" not in advice(growth(3.0), NORMS, [remedy(verified)])
+
+    def test_weights_that_are_too_small_are_drawn_larger_whatever_theory_of_them_says(self):
+        small = advice(growth(3.0), NORMS, [remedy(True)], reason=REASONS["settling"])
+        assert "Draw the weights larger" in small
 
     def test_for_normalisers_that_make_gradients_grow(self):
         assert "equipoise theory" in advice(growth(1.6), NORMS, [])

@@ -36,6 +36,7 @@ from equipoise.diagnosis.prediction import (
     TracedModel,
     in_sequence,
     traced,
+    traced_after_step,
     traced_with,
     with_fewer_samples,
 )
@@ -55,7 +56,7 @@ from equipoise.diagnosis.smoothness.record import Smoothness
 from equipoise.diagnosis.smoothness.variants import fixes
 from equipoise.diagnosis.sources import behind_weights
 from equipoise.diagnosis.trainability.calibration import calibration
-from equipoise.diagnosis.trainability.judge import judge, predicted_probability
+from equipoise.diagnosis.trainability.judge import REASONS, judge, predicted_probability
 from equipoise.diagnosis.trainability.quantities import lack_time
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.batches import samples
@@ -191,7 +192,7 @@ class Examination:
         if not self._is_doubted:  # of what will not train, whatever theory says
             trace = propagation = None
         self._measure_layers()
-        if trace is not None and propagation is not None:
+        if trace is not None and propagation is not None and not self._is_drawn_too_small:
             if self._has_a_rate:
                 self._try_remedies(trace, propagation)
             if propose:
@@ -256,6 +257,7 @@ class Examination:
                 took=time.process_time() - begin,
                 allowance=self.plan.seconds_left(self.watch.seconds(), passes),
                 again=partial(traced_with, trace.problem, self.model),
+                stepped=partial(traced_after_step, trace.problem, self.model),
             )
             self.unjudged = ""
         except ValueError as error:  # no layer with weights
@@ -327,6 +329,12 @@ class Examination:
     def _is_doubted(self) -> bool:
         """Whether theory doubts that it trains."""
         return self.trainability is not None and self.trainability.probability <= LIKELY
+
+    @property
+    def _is_drawn_too_small(self) -> bool:
+        """Whether it is doubted for a reason that theory of its first pass knows nothing of."""
+        found = self.trainability
+        return found is not None and found.reason == REASONS["settling"]
 
     @property
     def _has_a_rate(self) -> bool:

@@ -32,6 +32,10 @@ _ENOUGH_ROWS = 16
 # With fewer, the expectation of 1/variance is infinite.
 _FEWEST_ROWS = 4
 _TRIED = "`fix=True` tries what applies to this model."
+_DRAW_LARGER = (
+    "Draw the weights larger, with a standard deviation of about 1/sqrt(fan_in): "
+    "torch.nn.init.kaiming_normal_(layer.weight) of every layer."
+)
 # Layers that a finding names, at most.
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
@@ -245,6 +249,8 @@ def advice(
         reason: Why it will not.
         raced: Whether remedies were trained.
     """
+    if reason == REASONS["settling"]:
+        return _DRAW_LARGER
     further = "" if raced else f" {_TRIED}"
     skips = any(share.kind == BRANCHES for share in attribution)
     if proposal is not None and proposal.predicted is not None:

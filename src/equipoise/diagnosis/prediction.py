@@ -15,11 +15,14 @@ from equipoise.diagnosis.record import LayerPrediction
 from equipoise.diagnosis.sources import following
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
+from equipoise.instrument.forward import recording_gradients
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.layer_watch import LayerWatch
 from equipoise.instrument.memory import lacks_memory, let_go
+from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.instrument.recording.tracer import trace
+from equipoise.numerics.pieces import norm
 from equipoise.records.estimate import Estimate
 from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.propagation.sites import Site
@@ -140,6 +143,29 @@ def traced_with(problem: Problem, model: nn.Module, values: Mapping[str, Tensor]
         parameters = dict(model.named_parameters())
         for name, value in values.items():
             parameters[name].data.copy_(value)
+        return trace(model, problem.first, problem.loss_fn).kept()
+
+
+def traced_after_step(problem: Problem, model: nn.Module, part: float) -> Graph:
+    """A pass on the first batch after a step against the signs of its gradient, as Adam's first.
+
+    Args:
+        problem: What is checked.
+        model: One of its models; left bit for bit as it is.
+        part: By how much of its root mean square each matrix moves.
+    """
+    with untouched(model), recording_gradients():
+        matrices = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+        random_states = RandomStates(model)
+        loss = problem.loss_fn(model, problem.first)
+        gradients = torch.autograd.grad(loss, matrices, allow_unused=True)
+        random_states.restore()  # the same units are dropped again
+        for matrix, gradient in zip(matrices, gradients, strict=True):
+            if gradient is not None:
+                is_dense = gradient.layout is torch.strided
+                signs = (gradient if is_dense else gradient.to_dense()).sgn()
+                size = norm(matrix) / matrix.numel() ** 0.5
+                matrix.data.sub_(part * size * signs)
         return trace(model, problem.first, problem.loss_fn).kept()
 
 

@@ -30,6 +30,8 @@ ARRANGING |= {"flatten", "clone", "_to_copy", "alias", "detach", "contiguous", "
 LOOKING_UP = ("embedding", "index", "index_select")
 # Operations that draw random numbers.
 DRAWN = ("randn", "rand", "normal", "uniform", "randint", "randn_like", "rand_like")
+# Operations that an RMS norm, PyTorch's or a model's own, is made of.
+SIZES = {"rsqrt", "sqrt", "linalg_vector_norm", "norm"}
 # Operations that pick one number of each row, that of its class.
 LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
 CTC = ("_ctc_loss", "_cudnn_ctc_loss")

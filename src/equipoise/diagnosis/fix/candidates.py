@@ -13,6 +13,7 @@ from equipoise.diagnosis.fix.kinds.activations import CLASSES, activations_of
 from equipoise.diagnosis.fix.kinds.eps import norms
 from equipoise.diagnosis.fix.kinds.starts import starts
 from equipoise.diagnosis.fix.remedy import Edit, Factor, Remedy
+from equipoise.diagnosis.sources import SIZES
 from equipoise.instrument.normalisers import (
     is_channels_first,
     is_normaliser,
@@ -38,8 +39,6 @@ _NORMALISING = {
     *("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"),
     *("native_group_norm", "native_layer_norm"),
 }
-# What an RMS norm, PyTorch's or a model's own, is made of.
-_SIZES = {"rsqrt", "sqrt", "linalg_vector_norm", "norm"}
 # Mean squares of outputs within this factor of 1 are balanced, without norms and behind them.
 _BALANCED_WITHIN, _BALANCED_BEHIND_NORMS = 3.0, 1e3
 _SWEEPS = 3
@@ -276,7 +275,7 @@ def _is_normalised(graph: Graph) -> bool:
         return True
     structure, sizes = Structure(graph), 0
     for node in graph.nodes:
-        if node.name in _SIZES and any(
+        if node.name in SIZES and any(
             structure.has_data(one) and structure.has_parameters(one) for one in node.inputs
         ):
             sizes |= 1 << node.number

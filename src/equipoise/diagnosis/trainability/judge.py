@@ -23,6 +23,7 @@ from equipoise.diagnosis.trainability.quantities import (
     up_to_the_output,
 )
 from equipoise.diagnosis.trainability.record import LIKELY, Depth, Quantities, Trainability
+from equipoise.diagnosis.trainability.settling import settling
 from equipoise.diagnosis.trainability.targets import burden
 from equipoise.instrument.recording.graph import Graph, Made
 from equipoise.theory.propagation.propagate import Propagation, propagate
@@ -43,6 +44,8 @@ REASONS = {
     "deep for its width",
     "targets": "the targets lie so far from the outputs, for their spread or for what the last "
     "layer can give, that most steps go into the way there",
+    "settling": "weights are so small that every step writes over them, and what tells inputs "
+    "apart is lost until they have grown",
     "faintness": "all gradients are so small that no usual learning rate moves the weights",
 }
 
@@ -56,6 +59,7 @@ def judge(
     took: float = 0.0,
     allowance: float = math.inf,
     again: Callable[[Mapping[str, Tensor]], Graph] | None = None,
+    stepped: Callable[[float], Graph] | None = None,
 ) -> Trainability:
     """How probably a traced model trains.
 
@@ -71,6 +75,8 @@ def judge(
         allowance: Seconds for predicting it with more blocks. Predicting it after the first steps
             may take as long as predicting it took.
         again: Traces a pass with other values of some parameters, by name.
+        stepped: Traces a pass after each matrix was moved by a part of its root mean square,
+            against the sign of its gradient; called only of weights that are small.
 
     Raises:
         ValueError: If no operation of the model has a gradient, or if most have none as yet and
@@ -110,14 +116,16 @@ def judge(
         together = known["predicted"]
     fit = calibration.fits[basis]
     outside = calibration.outside(together)
-    targets = burden(found.graph) if found.graph is not None else 0.0
-    outside += ("targets",) * (targets > 0)
-    odds, error = fit.log_odds(together) - targets, fit.error(together)
+    others = {
+        "targets": burden(found.graph) if found.graph is not None else 0.0,
+        "settling": settling(found, stepped) if stepped is not None else 0.0,
+    }
+    outside += tuple(name for name, taken in others.items() if taken > 0)
+    odds, error = fit.log_odds(together) - sum(others.values()), fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
+    terms = fit.terms(together) | {name: -taken for name, taken in others.items()}
     against = {
-        name: term
-        for name, term in (fit.terms(together) | {"targets": -targets}).items()
-        if name not in FAVOURABLE and term < -_SLIGHT
+        name: term for name, term in terms.items() if name not in FAVOURABLE and term < -_SLIGHT
     }
     alike, alike_trained = fit.alike(probability)
     return Trainability(
@@ -133,7 +141,7 @@ def judge(
         measured=known["measured"],
         depth=(
             _depth(awake or found, batch_size, calibration, took, allowance)
-            if depth and "predicted" in known
+            if depth and "predicted" in known and "settling" not in outside
             else None
         ),
     )

@@ -15,7 +15,7 @@ from equipoise.diagnosis.mistakes.find import mistakes
 from equipoise.diagnosis.optimizer.check import check_optimizer
 from equipoise.diagnosis.optimizer.findings import conclude_optimizer
 from equipoise.diagnosis.optimizer.given import GivenOptimizer, stepping_of
-from equipoise.diagnosis.prediction import TracedModel, traced, traced_with
+from equipoise.diagnosis.prediction import TracedModel, traced, traced_after_step, traced_with
 from equipoise.diagnosis.problem import Model, Problem
 from equipoise.diagnosis.trainability.calibration import calibration
 from equipoise.diagnosis.trainability.judge import judge
@@ -99,6 +99,7 @@ def _judged(found: TracedModel, fresh: nn.Module, *, depth: bool) -> Trainabilit
         calibration(),
         depth=depth,
         again=partial(traced_with, problem, fresh),
+        stepped=partial(traced_after_step, problem, fresh),
     )
 
 
