@@ -1,6 +1,7 @@
 """Whole models: growth of gradients, profiles, and what is said where theory ends."""
 
 import itertools
+import math
 import time
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
+from equipoise.instrument.recording.unrolled import MOST_RUNS
 from equipoise.theory import explosion_rate
 from equipoise.theory.propagation import draws
 from equipoise.theory.propagation.call import RULES
@@ -281,7 +283,7 @@ class TestLimits:
 
 
 class Steps(nn.Module):
-    """A recurrent layer, which PyTorch computes in one operation, and a layer for every step."""
+    """A recurrent layer, of many steps one operation, and a layer for every step."""
 
     def __init__(self, embedded, **options):
         super().__init__()
@@ -299,15 +301,34 @@ class Steps(nn.Module):
     [{"batch_first": True}, {"num_layers": 2}, {"batch_first": True, "bidirectional": True}],
 )
 def test_steps_of_a_recurrent_layer_have_axes(embedded, options):
-    x = integers(11, 32, 9) if embedded else drawn(32, 9, 8)
+    steps = MOST_RUNS + 1
+    x = integers(11, 32, steps) if embedded else drawn(32, steps, 8)
     if not options.get("batch_first"):
         x = x.transpose(0, 1)
     torch.manual_seed(0)
-    steps = Steps(embedded, **options)
-    sites = propagate(trace(steps, x, lambda model, x: model(x).square().mean())).sites
+    model = Steps(embedded, **options)
+    sites = propagate(trace(model, x, lambda model, x: model(x).square().mean())).sites
     (last,) = (site for site in sites if site.operation in ("addmm", "mm", "bmm"))
     assert last.is_predicted
     assert 0.5 < last.second_moment / last.measured_second_moment < 2
+
+
+class TestUnrolledSteps:
+    """Gradients of an LSTM's first step are predicted as those of a chain of cells are."""
+
+    def sites(self, steps):
+        torch.manual_seed(0)
+        model = Steps(embedded=False, batch_first=True)
+        last = lambda model, x: model(x)[:, -1].square().mean()  # noqa: E731
+        return propagate(trace(model, drawn(64, steps, 8), last)).sites
+
+    def test_of_few(self):
+        first = next(site for site in self.sites(8) if site.operation == "mm")
+        assert abs(math.log(first.gradient / first.measured_gradient)) < 0.5
+        assert first.module == "steps"
+
+    def test_of_more_than_are_unrolled_nothing_is_known(self):
+        assert not any(site.module == "steps" for site in self.sites(MOST_RUNS + 1))
 
 
 class Summed(nn.Module):

@@ -28,6 +28,7 @@ from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.recording.circular_padding import CircularPadding
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
 from equipoise.instrument.recording.opaque import around_opaque_calls
+from equipoise.instrument.recording.unrolled import UnrolledLSTM
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import LossFunction
 from equipoise.numerics import vectors
@@ -70,7 +71,7 @@ def trace(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Graph:
     with untouched(model), recording_gradients():
         modules.unfreeze(model)
         outside = differentiable_checkpoints()
-        with outside, running as tracer.running, opaque, CircularPadding(), tracer:
+        with outside, running as tracer.running, opaque, CircularPadding(), UnrolledLSTM(), tracer:
             loss = loss_fn(model, given)
         weights = tracer.differentiate(loss, model)
     result = tracer.source(loss)
