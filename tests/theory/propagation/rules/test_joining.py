@@ -1,5 +1,7 @@
 """What later layers have in common of a concatenation is computed once."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -104,3 +106,55 @@ class TestGroupNormOfParts:
     def test_not_if_a_group_has_some_of_both(self):
         large, small = gradients_of_streams(1, together=True)
         assert small < 3 * large
+
+
+HEADS, TOKENS, OWN, SHARED = 4, 6, 24, 8
+
+
+class Keys(nn.Module):
+    """Keys with features of every head, and some that all heads share, as in latent attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.shared = nn.Linear(64, HEADS * OWN), nn.Linear(64, SHARED)
+
+    def forward(self, x):
+        own = self.own(x).unflatten(-1, (HEADS, OWN)).transpose(1, 2)
+        return torch.cat([own, self.shared(x)[:, None].expand(-1, HEADS, -1, -1)], -1)
+
+
+def log_ratios(queries):
+    """Of the predicted to the measured gradient of what all heads share, by seeds."""
+    found = []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        asked = queries().expand(16, HEADS, TOKENS, OWN + SHARED)
+        batch = torch.randn(16, TOKENS, 64), asked
+        graph = trace(Keys(), batch, lambda keys, pair: (keys(pair[0]) * pair[1]).sum())
+        sites = propagate(graph).sites
+        assert [site.reason for site in sites if site.operation == "cat"] == [""]
+        (shared,) = (s for s in sites if s.module == "shared" and s.operation == "addmm")
+        found.append(math.log(shared.gradient / shared.measured_gradient))
+    return torch.tensor(found)
+
+
+class TestFeaturesThatHeadsShare:
+    """Queries of other heads are independent: squared gradients of the copies add up."""
+
+    def test_as_measured(self):
+        ratios = log_ratios(lambda: torch.randn(16, HEADS, TOKENS, OWN + SHARED))
+        assert abs(ratios.mean()) < 3 * ratios.std() / len(ratios) ** 0.5
+
+    def test_not_with_one_query_for_all(self):
+        """There gradients themselves add up, to as many times more as there are heads."""
+        ratios = log_ratios(lambda: torch.randn(16, 1, TOKENS, OWN + SHARED))
+        assert ratios.mean() == pytest.approx(-math.log(HEADS), abs=0.1)
+
+    def test_second_moments_are_of_both(self):
+        torch.manual_seed(0)
+        model = Keys()
+        with torch.no_grad():
+            model.shared.weight *= 3
+        graph = trace(model, torch.randn(16, TOKENS, 64), lambda keys, x: keys(x).square().sum())
+        (joined,) = (s for s in propagate(graph).sites if s.operation == "cat")
+        assert joined.second_moment == pytest.approx(joined.measured_second_moment, rel=0.05)

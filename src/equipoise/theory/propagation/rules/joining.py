@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.theory.propagation import draws, latent
@@ -35,6 +36,9 @@ from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.known import Known
 from equipoise.theory.propagation.values.moments import Drawn, Moments
 
+# By how much correlations of copies may be off.
+_EQUAL = 1e-9
+
 
 @rule("cat")
 def concatenate(call: Call) -> Result:
@@ -48,7 +52,7 @@ def concatenate(call: Call) -> Result:
         return Result(replace(lead), lambda gradient: Pulled([(lead, gradient)]))
     roles = {atom.role for atom in lead.layout.axes[axis]} or {"position"}
     if roles == {"feature"}:
-        return _features(parts, axis, lead)
+        return _beside_shared_features(parts, axis, lead)
     if roles == {"position"}:
         return _positions(parts, axis, lead)
     raise UnpredictedError("a concatenation of samples, or of an axis put together from several")
@@ -56,6 +60,50 @@ def concatenate(call: Call) -> Result:
 
 def _is_empty(part: Moments | Known) -> bool:
     return isinstance(part, Known) and not part.value.numel()
+
+
+def _beside_shared_features(parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
+    """Features of every head, beside some that all heads share, as of a rotated key."""
+    own = [_of_every_head(part, lead) if isinstance(part, Moments) else None for part in parts]
+    result = _features(
+        [p if o is None else o.output for p, o in zip(parts, own, strict=True)], axis, lead
+    )
+    for one in own:
+        result = result if one is None else chained(one, result)
+    return result
+
+
+def _of_every_head(part: Moments, lead: Moments) -> Result | None:
+    """Features that were repeated for every head, as features of the heads.
+
+    What the copies are multiplied with differs from head to head, as queries do, so that products
+    of two heads have nothing in common, nor have gradients of two copies.
+
+    Returns:
+        None if nothing was repeated where the other tensor has features.
+    """
+    for i, (ours, theirs) in enumerate(zip(lead.layout.axes, part.layout.axes, strict=False)):
+        roles = [{atom.role for atom in axis} for axis in (ours, theirs)]
+        if roles != [{"feature"}, {"position"}] or len(theirs) > 1:
+            continue
+        left = [atom for atom in part.order if atom not in theirs]
+        copies = part.places([*theirs, *left]).reshape(theirs[0].size, -1)
+        if not np.allclose(part.correlation.same[copies, copies[0]], 1, atol=_EQUAL):
+            continue
+        axes = list(part.layout.axes)
+        axes[i] = ours
+
+        def pullback(gradient: Gradient, copies: NDArray[np.intp] = copies) -> Pulled:
+            same = np.zeros((part.positions, part.positions))
+            diff = same.copy()
+            for places in copies:
+                same[np.ix_(places, places)] = gradient.pairs.same
+                diff[np.ix_(places, places)] = gradient.pairs.diff
+            pairs = Exchangeable(same, diff, gradient.pairs.samples)
+            return Pulled([(part, Gradient(pairs, gradient.weight, filters=gradient.filters))])
+
+        return Result(part.at(copies[0], Layout(tuple(axes)), left), pullback)
+    return None
 
 
 def _features(parts: list[Moments | Known], axis: int, lead: Moments) -> Result:
