@@ -30,11 +30,11 @@ class UnrolledLSTM(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not torch.lstm or kwargs or _runs(args) > MOST_RUNS:
             return func(*args, **kwargs)
-        before = mkldnn.set_flags(False)[0]
+        before = mkldnn.set_flags(False)[0]  # type: ignore[no-untyped-call]
         try:
             return func(*args)
         finally:
-            mkldnn.set_flags(before)
+            mkldnn.set_flags(before)  # type: ignore[no-untyped-call]
 
 
 def _runs(args: tuple[Any, ...]) -> int:
