@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from equipoise.instrument.recording.tracer import trace
+from equipoise.theory import explosion_rate
 from equipoise.theory.propagation.propagate import propagate
 
 WIDTH, GROWTH = 32, 16
@@ -158,3 +159,55 @@ class TestFeaturesThatHeadsShare:
         graph = trace(model, torch.randn(16, TOKENS, 64), lambda keys, x: keys(x).square().sum())
         (joined,) = (s for s in propagate(graph).sites if s.operation == "cat")
         assert joined.second_moment == pytest.approx(joined.measured_second_moment, rel=0.05)
+
+
+class Ghost(nn.Module):
+    """A layer, batch norm of each part of the batch by itself, and a ReLU."""
+
+    def __init__(self, width, parts):
+        super().__init__()
+        self.layer, self.norm, self.parts = nn.Linear(width, width), nn.BatchNorm1d(width), parts
+
+    def forward(self, x):
+        parts = self.layer(x).chunk(self.parts)
+        return torch.cat([self.norm(part) for part in parts]).relu()
+
+
+def growth_with_parts(parts):
+    """Of gradients, per layer, between layers 4 and 8."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Ghost(128, parts) for _ in range(10)))
+    batch = torch.randn(32, 128), torch.randn(32, 128)
+    graph = trace(model, batch, lambda model, pair: (model(pair[0]) * pair[1]).sum())
+    sites = [site for site in propagate(graph).sites if site.operation == "addmm"]
+    assert not any(site.reason for site in sites)
+    return (sites[4].gradient / sites[8].gradient) ** 0.25
+
+
+class TestPartsOfABatch:
+    """Ghost batch norm: gradients grow as with batches of the size of a part."""
+
+    @pytest.mark.parametrize("parts", [2, 4])
+    def test_as_with_smaller_batches(self, parts):
+        """To a small part of 1/N: two samples of different parts count as two of one."""
+        rows = 32 // parts
+        expected = explosion_rate("relu", rows).value
+        assert growth_with_parts(parts) == pytest.approx(expected, rel=0.15 / rows)
+
+    def test_not_as_with_the_whole(self):
+        assert growth_with_parts(4) > explosion_rate("relu", 32).value * 1.05
+
+    def test_unlike_samples_are_not_joined(self):
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.small, self.large = nn.Linear(16, 8), nn.Linear(16, 8)
+                nn.init.normal_(self.large.weight, std=3.0)
+
+            def forward(self, x):
+                return torch.cat([self.small(x), self.large(x)])
+
+        torch.manual_seed(0)
+        graph = trace(Two(), torch.randn(8, 16), lambda model, x: model(x).square().sum())
+        (joined,) = (site for site in propagate(graph).sites if site.operation == "cat")
+        assert "unlike samples" in joined.reason

@@ -89,18 +89,27 @@ def _chosen(x: object, given: Sequence[Any]) -> Result:
     if "sample" not in roles or "feature" in roles or not plain or numbers.is_meta:
         raise UnpredictedError("elements that are chosen by number, and are no rows of the batch")
     (sample,) = x.layout.with_role("sample")
+    rows = sample.size * prod(atom.size for atom in x.order if atom in atoms)
+    numbers = numbers.flatten().nonzero()[:, 0] if mask else numbers % rows
+    return rows_by_number(x, axis, numbers, len(taken))
+
+
+def rows_by_number(x: Moments, axis: int, numbers: Tensor, count: int = 1) -> Result:
+    """Rows of the batch, by numbers along some axes of samples and positions."""
+    axes = list(x.layout.axes)
+    taken = axes[axis : axis + count]
+    atoms = [atom for own in taken for atom in own]
+    (sample,) = x.layout.with_role("sample")
     pooled = [atom for atom in x.order if atom in atoms]
     kept = [atom for atom in x.order if atom not in atoms]
     T = prod(atom.size for atom in pooled)
-    rows = sample.size * T
-    numbers = numbers.flatten().nonzero()[:, 0] if mask else numbers % rows
     axes[axis : axis + len(taken)] = [(Atom.new("sample", len(numbers), sample.times),)]
     layout = Layout(tuple(axes))
     ordered = arranged(x.covariance, x.order, [*pooled, *kept])
     covariance = _of_rows(ordered, T, layout.count("sample"))
     mean = x.mean[x.places([*pooled, *kept])].reshape(T, -1).mean(0)
     output = from_covariance(layout, kept, covariance, mean, _shape(x)).made_of(x)
-    counts = torch.bincount(numbers, minlength=rows).double()
+    counts = torch.bincount(numbers, minlength=sample.size * T).double()
     once, again = float(counts.mean()), float((counts * (counts - 1)).mean())
 
     def pullback(gradient: Gradient) -> Pulled:

@@ -36,8 +36,8 @@ from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.known import Known
 from equipoise.theory.propagation.values.moments import Drawn, Moments
 
-# By how much correlations of copies may be off.
-_EQUAL = 1e-9
+# By how much correlations of copies, and second moments of samples of one law, may be off.
+_EQUAL, _ALIKE = 1e-9, 0.05
 
 
 @rule("cat")
@@ -55,7 +55,11 @@ def concatenate(call: Call) -> Result:
         return _beside_shared_features(parts, axis, lead)
     if roles == {"position"}:
         return _positions(parts, axis, lead)
-    raise UnpredictedError("a concatenation of samples, or of an axis put together from several")
+    if roles == {"sample"} and _have_one_law(parts, axis):
+        return _samples([part for part in parts if isinstance(part, Moments)], axis)
+    raise UnpredictedError(
+        "a concatenation of unlike samples, or of an axis put together from several"
+    )
 
 
 def _is_empty(part: Moments | Known) -> bool:
@@ -104,6 +108,57 @@ def _of_every_head(part: Moments, lead: Moments) -> Result | None:
 
         return Result(part.at(copies[0], Layout(tuple(axes)), left), pullback)
     return None
+
+
+def _have_one_law(parts: Sequence[Moments | Known], axis: int) -> bool:
+    """Whether samples of several tensors are alike, as those of parts of one batch."""
+    first = parts[0]
+    if not isinstance(first, Moments) or len(first.layout.axes[axis]) != 1:
+        return False
+    for part in parts:
+        if not isinstance(part, Moments):
+            return False
+        axes = [
+            [[(a.role, a.size) for a in own] for i, own in enumerate(one.layout.axes) if i != axis]
+            for one in (first, part)
+        ]
+        if axes[0] != axes[1] or part.positions != first.positions:
+            return False
+        if not np.allclose(part.covariance.same, first.covariance.same, rtol=_ALIKE):
+            return False
+    return True
+
+
+def _samples(parts: Sequence[Moments], axis: int) -> Result:
+    """Samples of one law beside each other; two of different parts have in common what others do.
+
+    That is right to 1/N of parts of N samples that batch norm has centred one by one, as in ghost
+    batch norm, and of what does not depend on the other samples.
+    """
+    first = parts[0]
+    sizes = np.array([part.layout.axes[axis][0].size for part in parts], dtype=float)
+    shares = sizes / sizes.sum()
+    axes = list(first.layout.axes)
+    axes[axis] = (Atom.new("sample", int(sizes.sum()), axes[axis][0].times),)
+    layout = Layout(tuple(axes))
+    pairs = [(share, part.covariance) for share, part in zip(shares, parts, strict=True)]
+    covariance = Exchangeable(
+        np.asarray(sum(share * one.same for share, one in pairs)),
+        np.asarray(sum(share * one.diff for share, one in pairs)),
+        layout.count("sample"),
+    )
+    centred = first.typical - latent.mean(first.typical)
+    shape = centred / np.sqrt(latent.mean(centred**2))
+    output = from_covariance(layout, first.order, covariance, first.mean, shape).made_of(*parts)
+
+    def pullback(gradient: Gradient) -> Pulled:
+        inputs = []
+        for part in parts:
+            own = Exchangeable(gradient.pairs.same, gradient.pairs.diff, part.correlation.samples)
+            inputs.append((part, Gradient(own, gradient.weight, filters=gradient.filters)))
+        return Pulled(inputs)
+
+    return Result(output, pullback)
 
 
 def _features(parts: list[Moments | Known], axis: int, lead: Moments) -> Result:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from equipoise.theory.propagation.call import Call, Pulled, Result, rule
+from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
+from equipoise.theory.propagation.rules.gathered import rows_by_number
 from equipoise.theory.propagation.rules.positions.matrices import along
 from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.moments import Moments
@@ -42,15 +45,36 @@ def unbind(call: Call) -> Result:
 
 @rule("split", "split_with_sizes", "chunk", "unsafe_split", "tensor_split")
 def split(call: Call) -> Result:
-    """Consecutive ranges of an axis."""
+    """Consecutive ranges of an axis; those of samples are taken for used all alike."""
     x, axis = call.arguments[0], call.argument("dim")
     axis %= len(x.layout.axes)
     found, at = [], 0
     for output in call.node.outputs:
         size = output.shape[axis]
-        found.append(part(x, axis, list(range(at, at + size)), drop=False))
+        own = part(x, axis, list(range(at, at + size)), drop=False)
+        found.append(_of_a_part(own, x, size) if _is_of_samples(x, axis) else own)
         at += size
     return Result(found[0].output, found[0].pullback, [(r.output, r.pullback) for r in found[1:]])
+
+
+def _is_of_samples(x: Moments, axis: int) -> bool:
+    return [atom.role for atom in x.layout.axes[axis]] == ["sample"]
+
+
+def _of_a_part(own: Result, x: Moments, size: int) -> Result:
+    """With gradients of a share of the rows, where two of different parts are as two of one.
+
+    All parts together then have what one has, as ghost batch norm has of each part of a batch.
+    """
+    share = size / x.layout.size("sample")
+
+    def pullback(gradient: Gradient) -> Pulled:
+        pairs = Exchangeable(
+            gradient.pairs.same * share, gradient.pairs.diff * share, x.correlation.samples
+        )
+        return Pulled([(x, Gradient(pairs, gradient.weight))])
+
+    return Result(own.output, pullback)
 
 
 def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
@@ -70,6 +94,8 @@ def part(x: Moments, axis: int, chosen: Sequence[int], *, drop: bool) -> Result:
         share = len(chosen) / size
         output = x.with_other_features(Layout(tuple(axes)))
         return Result(output, lambda g: Pulled([(x, Gradient(g.pairs * share, g.weight))]))
+    if _is_of_samples(x, axis) and len(chosen) > 1 and not drop:
+        return rows_by_number(x, axis, torch.tensor(chosen))
     matrix = np.eye(size)[list(chosen)]
     result = (
         along(x, axis, matrix, len(chosen)) if atoms else Result(x, lambda g: Pulled([(x, g)]))
