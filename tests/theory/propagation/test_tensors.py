@@ -41,3 +41,11 @@ def test_zeros_are_not_summed_again(monkeypatch):
     monkeypatch.setattr(tensors, "_squares", lambda flat: math.nan)
     assert mean_square(torch.zeros(4096)) == 0
     assert math.isnan(mean_square(torch.full((4096,), 1e-30)))
+
+
+def test_what_sparse_tensors_do_not_hold_counts_as_zeros():
+    dense = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, -3.0]])
+    assert mean_square(dense.to_sparse()) == pytest.approx(13 / 6, rel=1e-7)
+    assert mean_square(torch.zeros(2, 3).to_sparse()) == 0
+    halves = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 1.0], (2, 3), check_invariants=True)
+    assert mean_square(halves) == pytest.approx(4 / 6, rel=1e-7)

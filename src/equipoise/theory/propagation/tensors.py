@@ -234,6 +234,9 @@ def mean_square(value: Tensor) -> float:
     """
     if not value.numel():
         return math.nan
+    if value.layout is not torch.strided:
+        kept = (value.coalesce() if value.is_sparse else value).detach().values()
+        return mean_square(kept) * kept.numel() / value.numel() if kept.numel() else 0.0
     if value.is_complex():
         return 2 * mean_square(torch.view_as_real(value.detach().resolve_conj()))
     flat, count = _as_in_memory(value).flatten(), value.numel()

@@ -52,6 +52,27 @@ def test_what_the_model_scales_itself_is_no_mistake():
     assert titles(100 * X, nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3))) == []
 
 
+class Graph(nn.Module):
+    """Two layers of a graph's convolution, each behind the mean over neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x, mixing):
+        return mixing @ self.last((mixing @ self.first(x)).relu())
+
+
+@pytest.mark.parametrize("stored", [lambda x: x, torch.Tensor.to_sparse], ids=["dense", "sparse"])
+@pytest.mark.parametrize(("scale", "expected"), [(1, []), (1000, [OFF])])
+def test_features_of_a_graph_are_judged_and_not_its_matrix(stored, scale, expected):
+    """It is the larger of both, and mixes what weights have made of the features."""
+    mixing = stored(torch.eye(32) / 2 + torch.eye(32).roll(1, 0) / 2)
+    batch = X * scale, mixing, Y
+    traced = traced_pass(Graph(), batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+    assert [finding.title for finding in of_inputs(traced)] == expected
+
+
 def test_scaling_makes_training_faster():
     def loss_after(x, steps=40):
         torch.manual_seed(0)

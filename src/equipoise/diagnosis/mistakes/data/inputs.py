@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import PRODUCTS
+from equipoise.diagnosis.sources import PRODUCTS, kinds_of
 from equipoise.instrument.recording.graph import Given, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -64,10 +65,17 @@ def _channels_last(traced: TracedPass) -> list[Finding]:
 
 
 def _entering(traced: TracedPass) -> Iterator[Tensor]:
-    """What weights are multiplied with first."""
+    """What weights are multiplied with first.
+
+    A graph's matrix that mixes what weights have made of the data is none of it.
+    """
     for node in traced.graph.nodes:
         if node.name in PRODUCTS:
-            with_weights = any(traced.depends_on_weights(source) for source in node.inputs)
+            with_weights = any(
+                "data" not in kinds_of(source, traced.kinds)
+                for source in node.inputs
+                if traced.depends_on_weights(source)
+            )
             # Of a product the left one has samples along its first axis.
             left = node.arguments[_LEFT.get(node.name, 0)]
             entering = with_weights and isinstance(left, Made | Given)
@@ -76,6 +84,7 @@ def _entering(traced: TracedPass) -> Iterator[Tensor]:
                 if (
                     not traced.depends_on_weights(source)
                     and values.is_floating_point()
+                    and values.layout is torch.strided
                     and values.ndim > 1
                     and len(values) >= _ENOUGH
                     and traced.is_of(source)
