@@ -1,5 +1,6 @@
 """Parameters that one batch does not use, and others do."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -45,3 +46,55 @@ def test_with_one_batch_all_others_seem_unused():
     (finding,) = found(BATCHES[:1])
     assert finding.title == MOST
     assert "in 6 parameters: " in finding.detail
+
+
+class Networks(nn.Module):
+    """Two networks of one shape, and one that takes what either makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.other = (
+            nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)) for _ in range(2)
+        )
+        self.critic = nn.Linear(6, 1)
+
+
+def critic_loss(model, batch):
+    fake = model.other(torch.randn(8, 6)).detach()
+    return model.critic(model.own(fake)).mean() - model.critic(model.own(batch[0])).mean()
+
+
+def target_loss(model, batch):
+    with torch.no_grad():
+        aim = batch[0] + model.critic(model.other(batch[0]))
+    return F.mse_loss(model.own(batch[0]), aim)
+
+
+def detached_loss(model, batch):
+    return model.critic(model.own(model.other(batch[0]).detach())).square().mean()
+
+
+def branch_loss(model, batch):
+    joined = model.own(batch[0]) + model.other(batch[0]).detach()
+    return model.critic(joined).square().mean()
+
+
+def forgetful_loss(model, batch):
+    return model.critic(model.own(batch[0])).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (critic_loss, "note"),
+        (target_loss, "note"),
+        (detached_loss, "warning"),
+        (branch_loss, "warning"),
+        (forgetful_loss, "warning"),
+    ],
+)
+def test_networks_that_only_run_beside_what_is_trained_are_meant(loss, expected):
+    """And not where all that is trained is behind them, nor where they do not run."""
+    (finding,) = of_reach(traced_pass(Networks(), BATCHES[0], loss))
+    assert finding.severity == expected
+    assert ("trained by another loss" in finding.detail) == (expected == "note")

@@ -10,7 +10,7 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
 from equipoise.instrument.forward import recording_gradients
-from equipoise.instrument.recording.graph import Graph, Made
+from equipoise.instrument.recording.graph import Given, Graph, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
 from equipoise.theory.propagation.call import OF_SHAPES
@@ -20,6 +20,11 @@ _MUCH, _MOST = 0.1, 0.5
 MOST = "Most of the weights get no gradient"
 _NAMES = 3
 _NO_GRAD = "torch.no_grad()"
+_BESIDE = (
+    "They run without a gradient beside what is trained, and are trained by another loss, as a "
+    "generator beside its critic, or follow the others, as target networks do. Check the other "
+    "loss too."
+)
 
 
 def of_reach(traced: TracedPass) -> list[Finding]:
@@ -42,22 +47,45 @@ def of_reach(traced: TracedPass) -> list[Finding]:
         missed = _missed_by_all(traced, missed)
     if not missed:
         return []
-    much = share() >= _MUCH
+    count = wording.count(len(missed), "parameter")
+    title = f"{count} without a gradient"
+    detail = (
+        f"The loss does not depend on {wording.percent(share())} of the weights, in {count}: "
+        f"{wording.listed(missed, _NAMES)}. "
+    )
+    if share() < _MUCH:
+        return [Finding("note", title, detail + _why(graph, missed))]
+    if _run_beside(traced, missed):
+        return [Finding("note", title, detail + _BESIDE)]
     return [
         Finding(
-            "warning" if much else "note",
-            MOST
-            if share() > _MOST
-            else f"{wording.count(len(missed), 'parameter')} without a gradient",
-            f"The loss does not depend on {wording.percent(share())} of the weights, in "
-            f"{wording.count(len(missed), 'parameter')}: {wording.listed(missed, _NAMES)}. "
-            + _why(graph, missed),
+            "warning",
+            MOST if share() > _MOST else title,
+            detail + _why(graph, missed),
             "Use them, look for detach() or no_grad() behind them, or freeze them with "
-            "requires_grad_(False)."
-            if much
-            else None,
+            "requires_grad_(False).",
         )
     ]
+
+
+def _run_beside(traced: TracedPass, missed: Collection[str]) -> bool:
+    """Whether all of these are used, and something that is trained is given the data without them.
+
+    As a generator in the step of its critic, and the target network of a DQN; not as an encoder
+    whose features are detached, behind which everything else is.
+    """
+    if traced.graph.result is None:
+        return False
+    after, used = set[int](), set[str]()  # operations that take what they have made, and names
+    for node in traced.graph.nodes:
+        given = {one.name for one in node.inputs if isinstance(one, Given)} & {*missed}
+        used |= given
+        if given or any(isinstance(one, Made) and one.node in after for one in node.inputs):
+            after.add(node.number)
+    leading = leading_to(traced.graph, traced.graph.result.node)
+    return used == {*missed} and any(
+        node.number in leading and node.number not in after for node in traced.last_layers
+    )
 
 
 def _why(graph: Graph, missed: Collection[str]) -> str:
