@@ -48,3 +48,19 @@ def shifted_loss(model, batch):
 
 def named_loss(model, batch):
     return F.cross_entropy(model(batch["tokens"]).mT, batch["labels"])
+
+
+class StepsFirst(nn.Module):
+    """A model of sequences with samples first, given and giving steps first."""
+
+    def __init__(self, model, rows=False):
+        super().__init__()
+        self.model, self.rows = model, rows
+
+    def forward(self, tokens):
+        outputs = self.model(tokens.t()).transpose(0, 1)
+        return outputs.flatten(0, 1) if self.rows else outputs
+
+
+def steps_first_loss(model, batch):
+    return F.cross_entropy(model(batch[0]).reshape(-1, 11), batch[1].reshape(-1))

@@ -7,7 +7,16 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.series.future import of_future
-from support.token_models import PAIR, TOKENS, Attention, Recurrent, shifted_loss, tokens_loss
+from support.token_models import (
+    PAIR,
+    TOKENS,
+    Attention,
+    Recurrent,
+    StepsFirst,
+    shifted_loss,
+    steps_first_loss,
+    tokens_loss,
+)
 from support.traced_passes import traced_pass
 
 WAVES = torch.randn(16, 24, 3, generator=torch.Generator().manual_seed(0)).cumsum(1)
@@ -66,6 +75,16 @@ class TestTokens:
         by_name = {"tokens": TOKENS, "labels": TOKENS}
         loss = lambda m, b: shifted_loss(m, b["tokens"])  # noqa: E731
         assert severities(model, by_name, loss) == ["critical"]
+
+    @pytest.mark.parametrize("rows", [False, True])
+    @pytest.mark.parametrize("flat", [False, True])
+    @pytest.mark.parametrize(("mask", "expected"), [(lambda x: x, ["critical"]), (torch.tril, [])])
+    def test_with_steps_first(self, mask, expected, rows, flat):
+        """As recurrent layers take them, with targets that may be flat already."""
+        inputs, targets = (x.t().contiguous() for x in PAIR)
+        batch = inputs, targets.flatten() if flat else targets
+        model = StepsFirst(Attention(mask=mask), rows)
+        assert severities(model, batch, steps_first_loss) == expected
 
     @pytest.mark.parametrize(("mask", "expected"), [(lambda x: x, ["critical"]), (torch.tril, [])])
     def test_that_a_model_makes_rows_of(self, mask, expected):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.diagnosis.mistakes.series.own_steps import of_own_steps
-from support.token_models import Attention, Recurrent
+from support.token_models import Attention, Recurrent, StepsFirst, steps_first_loss
 from support.traced_passes import traced_pass
 
 TOKENS = torch.randint(0, 11, (16, 65), generator=torch.Generator().manual_seed(0))
@@ -99,3 +99,10 @@ def test_other_targets_may_need_no_step_of_their_own():
 def test_a_checkup_says_so():
     report = eq.checkup(lambda: Blocks(4, residual=False), PAIR, seeds=1)
     assert report.verdict.sentence == "Not ready to train: outputs hardly depend on their own step"
+
+
+@pytest.mark.parametrize(("residual", "expected"), [(True, []), (False, ["warning"])])
+def test_steps_first(residual, expected):
+    batch = tuple(x.t().contiguous() for x in PAIR)
+    model = StepsFirst(Blocks(3, residual=residual))
+    assert severities(model, batch, steps_first_loss) == expected

@@ -11,8 +11,10 @@ from support.token_models import (
     TOKENS,
     Attention,
     Recurrent,
+    StepsFirst,
     named_loss,
     shifted_loss,
+    steps_first_loss,
     tokens_loss,
 )
 from support.traced_passes import traced_pass
@@ -41,6 +43,16 @@ def test_targets_that_come_later(model):
     assert found(model, PAIR) == []
     assert found(model, TOKENS, shifted_loss) == []
     assert found(model, (PAIR[0], PAIR[0].flip(1))) == []
+
+
+@pytest.mark.parametrize("model", [Attention(), Recurrent()])
+def test_steps_first(model):
+    x, y = (one.t().contiguous() for one in PAIR)
+    model(PAIR[0])
+    (finding,) = of_past(traced_pass(StepsFirst(model).eval(), (x, x.clone()), steps_first_loss))
+    assert finding.severity == "critical"
+    assert "model(tokens[:-1])" in finding.remedy
+    assert found(StepsFirst(model), (x, y), steps_first_loss) == []
 
 
 def test_a_series_of_period_two():

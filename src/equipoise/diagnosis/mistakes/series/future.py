@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.diagnosis.mistakes.series.routes import enters_twice, is_summed_up
 from equipoise.diagnosis.mistakes.series.series import (
     ROUNDING,
     Exchange,
+    Series,
     is_by_step,
     is_next,
     others,
@@ -36,8 +37,8 @@ def of_future(traced: TracedPass) -> list[Finding]:
     outputs have no axis of the steps.
 
     Args:
-        traced: The pass on a batch whose first axes are those of samples, and the second those of
-            steps. Each of two further passes may take its patience.
+        traced: The pass on a batch whose first axes are those of samples and steps, in either
+            order. Each of two further passes may take its patience.
     """
     targets = traced.targets
     series = predicted_series(traced)
@@ -47,13 +48,14 @@ def of_future(traced: TracedPass) -> list[Finding]:
         return []
     if enters_twice(series, traced) or is_summed_up(series, traced):
         return []
-    at = series.shape[1] // 2
-    if bool((others(series[:, at]) == series[:, at]).all()):
+    at = series.values.shape[1] // 2
+    step = series.values[:, at]
+    if bool((others(step) == step).all()):
         return []
     return traced.afterwards(partial(_by_exchange, series, at))
 
 
-def _by_exchange(series: Tensor, at: int, traced: TracedPass) -> list[Finding]:
+def _by_exchange(series: Series, at: int, traced: TracedPass) -> list[Finding]:
     looked_at = with_a_step_exchanged(traced, series, at, counted=at - 1)
     change = min((_change(at - 1, one) for one in looked_at), default=0.0)
     if change <= ROUNDING:

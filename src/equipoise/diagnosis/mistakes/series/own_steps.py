@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.series.series import (
+    Series,
     compared_with,
     exchanged,
     outputs_by_step,
@@ -35,18 +36,18 @@ def of_own_steps(traced: TracedPass) -> list[Finding]:
     mean of all steps before, and without residuals nothing else.
 
     Args:
-        traced: The pass on a batch whose first axes are those of samples, and the second those of
-            steps. Each of three further passes may take its patience.
+        traced: The pass on a batch whose first axes are those of samples and steps, in either
+            order. Each of three further passes may take its patience.
     """
     series = predicted_series(traced)
-    if series is None or series.is_floating_point():
+    if series is None or series.whole.is_floating_point():
         return []
     return traced.afterwards(partial(_by_exchange, series))
 
 
-def _by_exchange(series: Tensor, traced: TracedPass) -> list[Finding]:
-    at = series.shape[1] // 2
-    others = mapped(lambda x: x.roll(1, 0) if x is series else x, traced.batch)
+def _by_exchange(series: Series, traced: TracedPass) -> list[Finding]:
+    at, axis = series.values.shape[1] // 2, int(series.steps_first)
+    others = mapped(lambda x: x.roll(1, axis) if x is series.whole else x, traced.batch)
     try:
         outputs = outputs_by_step(traced, traced.batch, series, torch.clone)
         changes = [

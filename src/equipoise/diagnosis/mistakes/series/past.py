@@ -11,10 +11,11 @@ from equipoise.diagnosis.mistakes.series.series import (
     LEAST_SAMPLES,
     LEAST_STEPS,
     ROUNDING,
-    inputs_of,
+    Series,
     is_by_step,
     is_next,
     is_slow,
+    series_of,
     with_a_step_exchanged,
 )
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
@@ -33,11 +34,11 @@ def of_past(traced: TracedPass) -> list[Finding]:
     targets for each step, as the steps after, beside a model of language from right to left.
 
     Args:
-        traced: The pass on a batch whose first axes are those of samples, and the second those of
-            steps. Each of two further passes may take its patience.
+        traced: The pass on a batch whose first axes are those of samples and steps, in either
+            order. Each of two further passes may take its patience.
     """
     found = []
-    for series in inputs_of(traced.batch):
+    for series in series_of(traced.batch):
         targets = [
             target for target in traced.targets if target.ndim and is_by_step(target, series)
         ]
@@ -51,43 +52,46 @@ def of_past(traced: TracedPass) -> list[Finding]:
     return traced.afterwards(partial(_seen, found)) if found else []
 
 
-def _seen(found: Sequence[tuple[Tensor, int]], traced: TracedPass) -> list[Finding]:
+def _seen(found: Sequence[tuple[Series, int]], traced: TracedPass) -> list[Finding]:
     """Of series that are targets so many steps late, whether the model sees them."""
-    late = next((late for series, late in found if _is_causal(series, late, traced)), None)
-    return [] if late is None else [_given(late)]
+    for series, late in found:
+        if _is_causal(series, late, traced):
+            return [_given(late, ":, " if not series.steps_first else "")]
+    return []
 
 
-def _given(late: int) -> Finding:
+def _given(late: int, samples: str) -> Finding:
     which = "the inputs one step before" if late else "the inputs of the same step"
     return Finding(
         "warning" if late else "critical",
         "Targets are steps that the model has been given",
         f"They are {which}, and outputs depend on these and on no later ones: the model has to "
         "copy, and learns nothing of what comes next.",
-        "Shift the targets by one step to the other side: logits = model(tokens[:, :-1]), with "
-        "tokens[:, 1:] as targets.",
+        f"Shift the targets by one step to the other side: logits = model(tokens[{samples}:-1]), "
+        f"with tokens[{samples}1:] as targets.",
     )
 
 
-def _is_given(x: Tensor, target: Tensor, late: int) -> bool:
-    """Whether targets are what is in a tensor of [samples, steps], so many steps later."""
-    if x.ndim != 2 or x.dtype != target.dtype or not is_by_step(target, x):
+def _is_given(series: Series, target: Tensor, late: int) -> bool:
+    """Whether targets are what is in a series of [samples, steps], so many steps later."""
+    x = series.values
+    if x.ndim != 2 or x.dtype != target.dtype or not is_by_step(target, series):
         return False
     if x.is_floating_point():  # flows compare numbers with what is made of those before
         return False
     samples, length = x.shape
-    if samples < LEAST_SAMPLES or length < LEAST_STEPS or is_slow(x):
+    if samples < LEAST_SAMPLES or length < LEAST_STEPS or is_slow(series):
         return False
-    given = target.reshape(samples, -1)[:, late:]
+    given = series.beside(target)[:, late:]
     counts = given != IGNORED
     if not bool(counts[:, length // 2].any()):
         return False
     return bool((given == x[:, : given.shape[1]])[counts].all())
 
 
-def _is_causal(series: Tensor, late: int, traced: TracedPass) -> bool:
+def _is_causal(series: Series, late: int, traced: TracedPass) -> bool:
     """Whether a step changes the output whose target it is, and later ones, but no earlier."""
-    at = series.shape[1] // 2
+    at = series.values.shape[1] // 2
     for one in with_a_step_exchanged(traced, series, at, counted=at + late):
         if not bool(one.counted.any()):
             continue

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from equipoise.diagnosis.mistakes.series.series import Series
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
 from equipoise.diagnosis.sources import ARRANGING, is_same
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node
@@ -18,27 +19,27 @@ _MOVING = {"cat", "constant_pad_nd", "masked_fill", "where", "index", "index_sel
 _CARRYING = {"embedding", "add", "sub", "mul", "div", "native_layer_norm", "native_dropout"}
 
 
-def enters_twice(series: Tensor, traced: TracedPass) -> bool:
+def enters_twice(series: Series, traced: TracedPass) -> bool:
     """Whether layers are given a sequence in two forms, as an encoder and a decoder are.
 
     Args:
-        series: A tensor of the batch, of (samples, steps, …).
+        series: One of the batch.
         traced: A pass.
     """
     return len({form for node in _entries(series, traced) for form in node}) > 1
 
 
-def is_summed_up(series: Tensor, traced: TracedPass) -> bool:
+def is_summed_up(series: Series, traced: TracedPass) -> bool:
     """Whether layers are given what has no steps any more, as a latent state or a scale.
 
     Args:
-        series: A tensor of the batch, of (samples, steps, …).
+        series: One of the batch.
         traced: A pass of a model, whose recurrent layers go from step to step.
     """
     modules = traced.model.named_modules()
     recurrent = {name for name, module in modules if isinstance(module, nn.RNNBase)}
-    samples, steps, *_ = series.shape
-    is_flat = series.is_floating_point() and series[0].numel() == steps
+    samples, steps, *_ = series.values.shape
+    is_flat = series.whole.is_floating_point() and series.values[0].numel() == steps
     for node in _depending(series, traced.graph):
         if node.number not in traced.before_layers or node.module in recurrent or not node.outputs:
             continue
@@ -55,35 +56,35 @@ def is_summed_up(series: Tensor, traced: TracedPass) -> bool:
     return False
 
 
-def _is(source: Made | Given, series: Tensor) -> bool:
+def _is(source: Made | Given, whole: Tensor) -> bool:
     return (
         isinstance(source, Given)
-        and source.value.dtype == series.dtype
-        and is_same(source.value, series)
+        and source.value.dtype == whole.dtype
+        and is_same(source.value, whole)
     )
 
 
-def _depending(series: Tensor, graph: Graph) -> Iterator[Node]:
+def _depending(series: Series, graph: Graph) -> Iterator[Node]:
     """The operations whose outputs are made of a sequence."""
     found = set[int]()
     for node in graph.nodes:
         if any(
-            source.node in found if isinstance(source, Made) else _is(source, series)
+            source.node in found if isinstance(source, Made) else _is(source, series.whole)
             for source in node.inputs
         ):
             found.add(node.number)
             yield node
 
 
-def _entries(series: Tensor, traced: TracedPass) -> Iterator[set[tuple[Any, ...]]]:
+def _entries(series: Series, traced: TracedPass) -> Iterator[set[tuple[Any, ...]]]:
     """The forms in which each operation that does more than carry or move it is given it."""
-    inside, steps, graph = traced.before_layers, series.shape[1], traced.graph
+    inside, steps, graph = traced.before_layers, series.values.shape[1], traced.graph
     forms: dict[int, set[tuple[Any, ...]]] = {}
     depending = {node.number for node in _depending(series, graph)}
     for node in graph.nodes:
         if node.number not in depending or node.number not in inside:
             continue
-        given = [source for source in node.inputs if _is(source, series)]
+        given = [source for source in node.inputs if _is(source, series.whole)]
         made = [x for x in node.inputs if isinstance(x, Made) and x.node in depending]
         known = [forms[source.node] for source in made if source.node in forms]
         taken = set().union(*known, *([{()}] if given else []))

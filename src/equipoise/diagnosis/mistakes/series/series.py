@@ -40,26 +40,59 @@ def inputs_of(batch: Any) -> list[Tensor]:
     return [x for x in tensors(values) if x.ndim > 1 and x.layout is torch.strided]
 
 
-def predicted_series(traced: TracedPass) -> Tensor | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """A tensor of a batch that has axes of samples and of steps.
+
+    Args:
+        whole: The tensor, as the batch holds it.
+        steps_first: Whether its first axis is that of steps and its second that of samples, as
+            recurrent layers and transformers of PyTorch take it; otherwise samples are first.
+    """
+
+    whole: Tensor
+    steps_first: bool = False
+
+    @property
+    def values(self) -> Tensor:
+        """A view of it, ``[samples, steps, …]``."""
+        return self.whole.transpose(0, 1) if self.steps_first else self.whole
+
+    def beside(self, target: Tensor) -> Tensor:
+        """Targets for each step, or for all but one, as ``[samples, steps, …]``."""
+        samples, _, *rest = self.values.shape
+        if self.steps_first:
+            return target.reshape(-1, samples, *rest).transpose(0, 1)
+        return target.reshape(samples, -1, *rest)
+
+
+def series_of(batch: Any) -> list[Series]:
+    """Every tensor of a batch that may be a series, in both orders of its axes."""
+    given = inputs_of(batch)
+    return [Series(x, steps_first) for steps_first in (False, True) for x in given]
+
+
+def predicted_series(traced: TracedPass) -> Series | None:
     """The one tensor of the batch whose next steps are targets; None if there is none, or more."""
-    led = [x for x in inputs_of(traced.batch) if any(is_next(x, y) for y in traced.targets)]
-    return led[0] if len({id(x) for x in led}) == 1 else None
+    led = [x for x in series_of(traced.batch) if any(is_next(x, y) for y in traced.targets)]
+    return led[0] if len({id(x.whole) for x in led}) == 1 else None
 
 
-def is_next(x: Tensor, target: Tensor) -> bool:
-    """Whether targets are what comes next in a tensor of [samples, steps, …]."""
-    samples, length, *rest = x.shape
+def is_next(series: Series, target: Tensor) -> bool:
+    """Whether targets are what comes next in a series."""
+    x = series.values
+    samples, length = x.shape[:2]
     if samples < LEAST_SAMPLES or length < LEAST_STEPS or x.dtype != target.dtype:
         return False
-    if not is_by_step(target, x):
+    if not is_by_step(target, series):
         return False
     following = x[:, 1:]
-    whole = target.reshape(samples, -1, *rest)
+    whole = series.beside(target)
     target = whole[:, : length - 1]
     counts = target != IGNORED
     if not bool(counts[:, length // 2 - 1].any()):
         return False
-    if is_slow(x):
+    if is_slow(series):
         return False
     last = whole[:, length - 1 :]  # around a circle, no step is the last
     if x.is_floating_point() and last.numel() and bool((last == x[:, :1]).all()):
@@ -67,23 +100,24 @@ def is_next(x: Tensor, target: Tensor) -> bool:
     return bool((following == target)[counts].all())
 
 
-def is_slow(x: Tensor) -> bool:
+def is_slow(series: Series) -> bool:
     """Whether most steps are like the one before."""
+    x = series.values
     return float((x[:, 1:] == x[:, :-1]).double().mean()) > _CONSTANT
 
 
-def is_by_step(target: Tensor, x: Tensor) -> bool:
+def is_by_step(target: Tensor, series: Series) -> bool:
     """Whether there is one for each step, or for all but one."""
-    length = x.shape[1]
-    steps, left = divmod(target.numel(), max(1, x.numel() // length))
+    length = series.values.shape[1]
+    steps, left = divmod(target.numel(), max(1, series.whole.numel() // length))
     return not left and steps in (length - 1, length)
 
 
-def exchanged(batch: Any, series: Tensor, at: int) -> Any:
+def exchanged(batch: Any, series: Series, at: int) -> Any:
     """The batch, with a step of one of its tensors taken from other samples."""
-    other = series.clone()
-    other[:, at] = others(series[:, at])
-    return mapped(lambda x: other if x is series else x, batch)
+    other = series.whole.clone()
+    Series(other, series.steps_first).values[:, at] = others(series.values[:, at])
+    return mapped(lambda x: other if x is series.whole else x, batch)
 
 
 def others(x: Tensor) -> Tensor:
@@ -113,14 +147,14 @@ class Exchange:
 
 
 def with_a_step_exchanged(
-    traced: TracedPass, series: Tensor, at: int, *, counted: int
+    traced: TracedPass, series: Series, at: int, *, counted: int
 ) -> list[Exchange]:
     """What a step of the input does to the outputs for all steps, in evaluation.
 
     Args:
         traced: The pass, which is run again twice, each time with its patience, and once to see
             what the loss depends on.
-        series: A tensor of the batch.
+        series: One of the batch.
         at: The step that is taken from other samples.
         counted: The step whose outputs are looked for in the loss.
 
@@ -128,9 +162,8 @@ def with_a_step_exchanged(
         Of each output; nothing of a model that does not run so, or that gives infinite numbers or
         other shapes.
     """
-    samples, length = series.shape[:2]
     try:
-        seen = _samples_counted(traced, samples, length, counted)
+        seen = _samples_counted(traced, series, counted)
         first = outputs_by_step(traced, traced.batch, series, torch.clone)
         second = outputs_by_step(
             traced, exchanged(traced.batch, series, at), series, compared_with(first, _most)
@@ -148,24 +181,23 @@ def with_a_step_exchanged(
 
 
 def outputs_by_step(
-    traced: TracedPass, batch: Any, series: Tensor, keep: Callable[[Tensor], Kept]
+    traced: TracedPass, batch: Any, series: Series, keep: Callable[[Tensor], Kept]
 ) -> list[Kept]:
     """Run the model in evaluation, and look at what it gives for each step.
 
     Args:
         traced: The pass, which is run again, with its patience.
         batch: What it is run on.
-        series: A tensor of the batch whose first axes are those of samples and steps.
+        series: One of the batch.
         keep: Takes an output, with the axis of steps first and then that of samples, and gives
             what is to be kept of it.
     """
-    samples, length = series.shape[:2]
     found: list[Kept] = []
     shapes: list[torch.Size] = []
 
     def look(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if module is traced.model:
-            for x, steps_first in _with_steps(output, samples, length):
+            for x, steps_first in _with_steps(output, series):
                 by_step = steps_first(x).detach()
                 if not shapes or by_step.shape == shapes[0]:
                     shapes.append(by_step.shape)
@@ -206,14 +238,14 @@ def _most(differences: Tensor) -> Tensor:
     return differences.abs().amax(2)
 
 
-def _samples_counted(traced: TracedPass, samples: int, length: int, step: int) -> list[Tensor]:
+def _samples_counted(traced: TracedPass, series: Series, step: int) -> list[Tensor]:
     """Of each output, for which samples the loss depends on a step."""
     edges: list[GradientEdge | None] = []  # and no outputs, which take memory
     arranged: list[Callable[[Tensor], Tensor]] = []
     shapes: list[torch.Size] = []
 
     def look(module: nn.Module, arguments: Any, output: Any) -> None:
-        for x, steps_first in _with_steps(output, samples, length):
+        for x, steps_first in _with_steps(output, series):
             shape = steps_first(x).shape
             if not shapes or shape == shapes[0]:
                 shapes.append(shape)
@@ -229,17 +261,23 @@ def _samples_counted(traced: TracedPass, samples: int, length: int, step: int) -
     for edge, steps_first in zip(edges, arranged, strict=True):
         gradient = None if edge is None else next(gradients)
         counted.append(
-            torch.zeros(samples, dtype=torch.bool, device=loss.device)
+            torch.zeros(len(series.values), dtype=torch.bool, device=loss.device)
             if gradient is None
-            else (steps_first(gradient)[step] != 0).reshape(samples, -1).any(1)
+            else (steps_first(gradient)[step] != 0).reshape(len(series.values), -1).any(1)
         )
     return counted
 
 
 def _with_steps(
-    output: Any, samples: int, length: int
+    output: Any, series: Series
 ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
     """Outputs that have one axis of steps, and what puts it first."""
+    samples, length = series.values.shape[:2]
+    if series.steps_first:
+        found = [*_with_steps_first(output, samples, length)]
+        if found:
+            yield from found
+            return
     for x in rows_of_samples(output, samples):
         axes = [i for i in range(1, x.ndim) if x.shape[i] in (length, length - 1)]
         if len(axes) == 1:  # of two, one may be that of classes, or of what attention sees
@@ -247,6 +285,18 @@ def _with_steps(
     for steps in (length, length - 1):  # of which the model has made rows of their own
         for x in rows_of_samples(output, samples * steps):
             yield x, partial(_rows_by_step, samples=samples, steps=steps)
+
+
+def _with_steps_first(
+    output: Any, samples: int, length: int
+) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
+    """Outputs in the order of a series with steps first, in axes or in rows."""
+    for steps in (length, length - 1):
+        for x in rows_of_samples(output, steps):
+            if x.ndim > 1 and x.shape[1] == samples:
+                yield x, partial(torch.movedim, source=0, destination=0)
+        for x in rows_of_samples(output, steps * samples):
+            yield x, partial(torch.Tensor.unflatten, dim=0, sizes=(steps, samples))
 
 
 def _rows_by_step(rows: Tensor, samples: int, steps: int) -> Tensor:
