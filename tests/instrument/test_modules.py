@@ -35,6 +35,19 @@ class TestUnwatched:
         layers = (nn.Linear(2, 2), nn.Conv2d(1, 2, 3), nn.BatchNorm1d(2), nn.Embedding(4, 2))
         assert unwatched(nn.ModuleList(layers)) == {}
 
+    def test_parameters_that_a_class_lists_itself(self):
+        """As a learner that is trained on lists of weights, which take no names."""
+
+        class Learner(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.vars = nn.ParameterList([nn.Parameter(torch.ones(2, 3))])
+
+            def parameters(self):
+                return self.vars
+
+        assert unwatched(Learner()) == {"vars (ParameterList)": 6}
+
     def test_spectral_norm_is_not_changed(self):
         """Reading a parametrised weight in training mode takes a step of the power iteration."""
         model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)))

@@ -25,6 +25,18 @@ def names(model: nn.Module) -> dict[nn.Module, str]:
     }
 
 
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that a module holds itself, also where its class overrides parameters().
+
+    Examples:
+        >>> [tuple(p.shape) for p in own_parameters(nn.Linear(3, 2))]
+        [(2, 3), (2,)]
+        >>> own_parameters(nn.Sequential(nn.Linear(3, 2)))
+        []
+    """
+    return [p for p in module._parameters.values() if p is not None]
+
+
 def places(model: nn.Module) -> dict[str, nn.Module]:
     """Every module by every name under which the model holds it."""
     return dict(model.named_modules(remove_duplicate=False))
@@ -165,7 +177,7 @@ def unwatched(model: nn.Module) -> dict[str, int]:
     for module, name in names(model).items():
         if is_normaliser(module) or is_parametrised(module):
             continue
-        matrices = [p for p in module.parameters(recurse=False) if p.ndim >= 2]
+        matrices = [p for p in own_parameters(module) if p.ndim >= 2]
         if matrices and not isinstance(module, nn.Embedding | nn.EmbeddingBag):
             label = f"{name} ({type(module).__name__})"
             found[label] = sum(matrix.numel() for matrix in matrices)

@@ -230,7 +230,7 @@ def _layers_in_order(replay: Replay, calls: Calls, chosen: Sequence[nn.Module]) 
     are in no layer.
     """
     names = modules.names(replay.model)
-    owners = {id(p): m for m in names for p in m.parameters(recurse=False)}
+    owners = {id(p): m for m in names for p in modules.own_parameters(m)}
     members: dict[nn.Module, list[int]] = {}
     for index, parameter in enumerate(replay.parameters):
         use = calls.uses.get(id(parameter))

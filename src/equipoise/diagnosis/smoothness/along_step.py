@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equipoise import probes
 from equipoise.diagnosis.smoothness.record import SmoothnessMeasurement
+from equipoise.instrument.modules import own_parameters
 from equipoise.instrument.optimizer_step import parameters_after_step, trained_parameters
 from equipoise.instrument.replay import Replay, used_gradients
 from equipoise.instrument.snapshot import parameters_restored
@@ -102,4 +103,4 @@ def _shift(
 
 
 def _has_weights(module: nn.Module) -> bool:
-    return any(p.ndim > 1 and p.requires_grad for p in module.parameters(recurse=False))
+    return any(p.ndim > 1 and p.requires_grad for p in own_parameters(module))

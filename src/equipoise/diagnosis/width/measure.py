@@ -243,7 +243,7 @@ def _step(
 
 def _inputs(module: nn.Module) -> int:
     """Weights of one output of a layer; 1 for factors and shifts."""
-    return max((p[0].numel() for p in module.parameters(recurse=False) if p.ndim > 1), default=1)
+    return max((p[0].numel() for p in modules.own_parameters(module) if p.ndim > 1), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +297,7 @@ def _pass(model: nn.Module, batch: Batch, loss: LossFunction) -> dict[str, _Call
 
     with ExitStack() as hooks, torch.no_grad(), seeded(0):
         for module, name in modules.names(model).items():
-            has_own = next(module.parameters(recurse=False), None) is not None
-            if has_own or parametrize.is_parametrized(module):
+            if modules.own_parameters(module) or parametrize.is_parametrized(module):
                 after = partial(hook, name)
                 hooks.enter_context(module.register_forward_hook(after, with_kwargs=True))
         loss(model, batch)

@@ -80,7 +80,15 @@ def turned(model, batch):
     return -plain(model, batch)
 
 
-@pytest.mark.parametrize("kind", [Rollout, lambda x, a, w: {0: x, 1: a, 2: w, "advantages": w}])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Rollout,
+        lambda x, a, w: {0: x, 1: a, 2: w, "advantages": w},
+        lambda x, a, w: {0: x, 1: a, 2: w, "mb_adv": w},
+        lambda x, a, w: {0: x, 1: a, 2: w, "ret": w},
+    ],
+)
 def test_advantages_are_known_by_their_name(kind):
     batch = kind(*BATCH)
     assert found(plain, batch) == []
@@ -89,6 +97,7 @@ def test_advantages_are_known_by_their_name(kind):
 
 def test_numbers_without_a_name_may_be_costs():
     assert found(turned) == []
+    assert found(turned, {0: X, 1: ACTIONS, 2: ADVANTAGES, "retained": ADVANTAGES}) == []
 
 
 def rewarded(model, batch):

@@ -16,6 +16,7 @@ from equipoise.instrument.recording.graph import Given, Made, Node
 
 # What is to be made large or small, by its name.
 _WORDS = {"advantage": 1.0, "return": 1.0, "reward": 1.0, "cost": -1.0}
+_SHORT = {"adv": 1.0, "advs": 1.0, "ret": 1.0, "rets": 1.0, "rew": 1.0, "rews": 1.0}
 # Operations that weigh a number by another.
 _WEIGHING = {"mul", "mv", "dot", *PRODUCTS}
 
@@ -28,6 +29,7 @@ def named_gains(traced: TracedPass) -> dict[str, tuple[float, Tensor]]:
     found = {}
     for name, value in (named or {}).items():
         signs = [sign for word, sign in _WORDS.items() if word in str(name).lower()]
+        signs = signs or [_SHORT[part] for part in str(name).lower().split("_") if part in _SHORT]
         if isinstance(value, Tensor) and value.is_floating_point() and len(signs) == 1:
             found[str(name)] = signs[0], value.detach().double().flatten()
     return found
