@@ -178,6 +178,16 @@ class TestInPlace:
         (expected,) = torch.autograd.grad(loss, before)
         torch.testing.assert_close(node_of(graph, "addmm").gradients[0], expected)
 
+    def test_what_was_overwritten_tells_whether_it_has_a_gradient(self):
+        """Weights behind it count as learnt, as without writing in place; data do not."""
+        model, x = InPlace(), torch.randn(3, 6)
+        graph = trace(model, x, lambda model, x: summed(model, x.clone().mul_(2)))
+        assert node_of(graph, "addmm").outputs[0].requires_grad
+        assert node_of(graph, "clamp").outputs[0].requires_grad
+        assert not node_of(graph, "clone").outputs[0].requires_grad
+        frozen = trace(InPlace().requires_grad_(False), x.requires_grad_(), summed)
+        assert node_of(frozen, "addmm").outputs[0].requires_grad
+
     def test_places_are_found_before_overwriting(self):
         kept = []
 

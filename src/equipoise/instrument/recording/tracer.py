@@ -305,6 +305,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Copy all values whose memory is about to be written."""
         for record in self._sharing.pop(_memory(tensor), ()):
             copy, source = record.tensor.detach().clone(), record.source
+            copy.requires_grad_(record.tensor.requires_grad)  # which detectors ask for
             record.is_copied = True
             if isinstance(source, Given):
                 record.source = Given(source.kind, source.name, copy)

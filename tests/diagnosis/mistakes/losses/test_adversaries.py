@@ -15,12 +15,14 @@ NOTED = [("note", "The critic's loss has a gradient by the generator")]
 
 
 class Pair(nn.Module):
-    def __init__(self, *, is_given):
+    def __init__(self, *, is_given, in_place=False):
         super().__init__()
         torch.manual_seed(0)
         self.noise, self.is_given = torch.randn(24, 4), is_given
         self.generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6))
-        self.critic = nn.Sequential(nn.Linear(6, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+        self.critic = nn.Sequential(
+            nn.Linear(6, 16), nn.LeakyReLU(0.2, inplace=in_place), nn.Linear(16, 1)
+        )
         self.encoder = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 6))
 
     def fake(self):
@@ -28,15 +30,16 @@ class Pair(nn.Module):
 
 
 def found(loss):
-    """With noise that is drawn in the pass, and with noise that is given."""
-    drawn, given = (
-        [
-            (one.severity, one.title)
-            for one in of_adversaries(traced_pass(Pair(is_given=is_given), X, loss))
-        ]
-        for is_given in (False, True)
+    """With noise that is drawn in the pass, with noise that is given, and writing in place."""
+    drawn, given, in_place = (
+        [(one.severity, one.title) for one in of_adversaries(traced_pass(pair, X, loss))]
+        for pair in (
+            Pair(is_given=False),
+            Pair(is_given=True),
+            Pair(is_given=False, in_place=True),
+        )
     )
-    assert drawn == given
+    assert drawn == given == in_place
     return drawn
 
 
