@@ -22,7 +22,7 @@ from equipoise.diagnosis.forgotten import Forgotten, forgotten
 from equipoise.diagnosis.initialisation.copies import told_by_gradients, told_by_order
 from equipoise.diagnosis.initialisation.measure import initialisation
 from equipoise.diagnosis.initialisation.record import Initialisation
-from equipoise.diagnosis.initialisation.stuck import Stuck, stuck
+from equipoise.diagnosis.initialisation.stuck import Stuck, drawn_again, stuck
 from equipoise.diagnosis.initialisation.ties import told_by_logits
 from equipoise.diagnosis.mistakes.find import Search
 from equipoise.diagnosis.optimizer.check import check_optimizer
@@ -312,6 +312,9 @@ class Examination:
         """Look for what keeps the model from training, which overrules what theory promises."""
         loss = self.problem.loss_fn
         self.stuck = stuck(self.model, loss, self.problem.more(), self.without_gradient)
+        if self.stuck.silent and self.seeds > 1:
+            others = (self.problem.fresh(self.problem.seed + k) for k in range(1, self.seeds))
+            self.stuck = drawn_again(self.stuck, others, loss, self.problem.held)
         self.forgotten = forgotten(
             self.model, loss, self.problem.first, self.problem.patience, has_functions
         )

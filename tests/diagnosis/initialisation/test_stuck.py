@@ -271,6 +271,29 @@ def test_nor_that_dead_units_do():
         eq.assert_trainable(lambda: biased(0.0, -100.0), BATCH, loss_fn="cross-entropy")
 
 
+class Density(nn.Module):
+    """It is zero for all samples, or for none, by the bias that was drawn."""
+
+    def __init__(self, bias=None):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 1)
+        nn.init.constant_(self.last.bias, bias or 4 * (torch.rand(()) > 0.5) - 2)
+
+    def forward(self, x):
+        return self.last(self.first(x).tanh() / 8).relu()
+
+
+@pytest.mark.parametrize(("bias", "expected"), [(None, "4 of 5 initialisations"), (-2.0, "")])
+def test_units_that_are_dead_in_some_initialisations(bias, expected):
+    """And not in others, which is told apart from those that are dead in all."""
+    found = eq.checkup(lambda: Density(bias), (BATCH[0], torch.ones(16, 1)), seeds=5, batches=1)
+    words = f" in {expected}" if expected else ""
+    never = "never trains" if expected else "will never train"
+    assert found.verdict.sentence == f"Most of it {never}{words}"
+    title = next(one.title for one in found.findings if one.severity == "critical")
+    assert title.endswith(f"whatever is trained,{words}" if expected else "whatever is trained")
+
+
 def test_what_cancels_waits_for_no_other_weight():
     """The bias of a user, in a difference of two of its scores."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,15 @@ class Stuck:
         zero: They start at zero, and each waits for another that does.
         silent: They do not; the loss does not depend on them wherever the others go.
         part: The same of less than half of all, the first among them: training goes on behind.
+        drawn: Initialisations that were looked at.
+        awake: In how many of these the silent ones have a gradient.
     """
 
     zero: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     part: tuple[str, ...] = ()
+    drawn: int = 1
+    awake: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.zero or self.silent)
@@ -45,7 +49,15 @@ class Stuck:
     @property
     def sentence(self) -> str:
         """What follows for training, without a full stop."""
-        return f"{'Most' if self.silent else 'Part'} of it will never train"
+        what = "Most" if self.silent else "Part"
+        if self.awake:
+            return f"{what} of it never trains in {self.which}"
+        return f"{what} of it will never train"
+
+    @property
+    def which(self) -> str:
+        """In how many initialisations, of those that were looked at."""
+        return f"{self.drawn - self.awake} of {wording.count(self.drawn, 'initialisation')}"
 
     @property
     def words(self) -> str:
@@ -54,7 +66,8 @@ class Stuck:
         if self.zero:
             parts.append(f"{_named(self.zero)} will stay at zero")
         if self.silent:
-            parts.append(f"{_named(self.silent)} will have no gradient")
+            there = " there" if self.awake else ""
+            parts.append(f"{_named(self.silent)} will have no gradient{there}")
         return f"{' and '.join(parts)}, whatever is trained"
 
 
@@ -101,6 +114,29 @@ def stuck(
         return Stuck(still_zero, still_silent)
     is_part = share >= _SOME and not _is_repeated(matrices[0], waiting, trained)
     return Stuck(still_zero, part=still_silent if is_part else ())
+
+
+def drawn_again(
+    found: Stuck, models: Iterable[nn.Module], loss_fn: LossFunction, batches: Iterable[Any]
+) -> Stuck:
+    """Count in which other initialisations the silent weights have a gradient.
+
+    As where the last unit of a density is a ReLU, which is dead or alive by chance.
+
+    Args:
+        found: What is so in one initialisation.
+        models: Others; they are left bit for bit as they are.
+        loss_fn: Their loss on a batch.
+        batches: Those that are tried.
+    """
+    tried, drawn, awake = list(batches), found.drawn, found.awake
+    for model in models:
+        trained = {name: p for name, p in model.named_parameters() if name in found.silent}
+        with untouched(model), recording_gradients():
+            gradients = (_gradients(loss_fn(model, batch), trained) for batch in tried)
+            awake += any(bool(one.any()) for some in gradients for one in some.values())
+        drawn += 1
+    return replace(found, drawn=drawn, awake=awake)
 
 
 def _waiting_after_steps(
@@ -221,7 +257,8 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
         findings.append(
             Finding(
                 "critical" if found.silent else "warning",
-                f"{_weights(silent, 'have')} no gradient, whatever is trained",
+                f"{_weights(silent, 'have')} no gradient, whatever is trained"
+                + (f", in {found.which}" if found.awake else ""),
                 f"On no sample of the batches tried has the loss a derivative by "
                 f"{wording.listed(silent, _NAMES)}, also when all other weights have moved. "
                 "Units are silent for every sample, as ReLUs behind a large negative bias; "
@@ -229,8 +266,12 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
                 "softmax of one number; or gradients are less than the least number.",
                 "Look for such an operation behind the last of these layers, and for layers whose "
                 "outputs are all zero or all equal: start their biases at zero, scale their "
-                "weights, or take an activation without a flat side. Freeze what is not to be "
-                "trained, with requires_grad_(False).",
+                "weights, or take an activation without a flat side. "
+                + (
+                    "Or draw the weights again where this is so."
+                    if found.awake
+                    else "Freeze what is not to be trained, with requires_grad_(False)."
+                ),
             )
         )
     return findings
