@@ -161,6 +161,10 @@ def by_inputs(weight):
     init.kaiming_uniform_(weight, a=1)
 
 
+def kaiming_by_outputs(weight):
+    init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+
+
 def pyramid(draw=by_inputs):
     """A ResNet's trunk, drawn by its outputs, and a pyramid, as torchvision's detectors."""
     model = nn.Sequential(*(nn.Conv2d(32 * n, 32 * (n + 1), 3) for n in range(1, 14)))
@@ -484,6 +488,34 @@ def test_a_part_with_a_slip_has_no_rule_of_its_own():
     (fault,) = initialisation(pyramid(triple)).faults
     assert fault.kind == "mis-scaled"
     assert "times as large" in fault.detail
+
+
+class Token(nn.Module):
+    """The embedding of a series, which draws its only convolution."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.token = nn.Conv1d(32, 80, 3, bias=False)
+        draw(self.token.weight)
+
+
+def by_relu(weight):
+    init.kaiming_normal_(weight, mode="fan_in", nonlinearity="leaky_relu")
+
+
+def large(weight):
+    init.normal_(weight, std=1.0)
+
+
+@pytest.mark.parametrize(("draw", "expected"), [(by_relu, set()), (large, {"2.token.weight"})])
+@pytest.mark.parametrize("outer", [lambda weight: None, kaiming_by_outputs])
+def test_a_class_may_draw_its_only_layer_by_a_rule_with_a_name(draw, expected, outer):
+    """As in the time series library of Tsinghua; by a size of its own it is told as before."""
+    trunk = [nn.Conv1d(16 * n, 16 * (n + 1), 3) for n in range(1, 9)]
+    for layer in trunk:
+        outer(layer.weight)
+    model = nn.Sequential(*trunk[:2], Token(draw), *trunk[2:])
+    assert set().union(*told(model).values()) == expected
 
 
 def test_heads_with_an_init_function_say_nothing_of_the_trunk():

@@ -84,7 +84,7 @@ SCALINGS = (DEFAULT, ORTHOGONAL, FAN_IN, FAN_AVERAGE, FAN_OUT, CONSTANT)
 # Gains that are tried, each on all layers.
 _MOST_CANDIDATES = 16
 # Gains with a name: that of a linear layer, ReLU and tanh.
-_GAINS = (1.0, math.sqrt(2), 5 / 3)
+GAINS = (1.0, math.sqrt(2), 5 / 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Rule:
         """Whether somebody would write it so: a gain with a name, or a constant of two digits."""
         if self.scaling is CONSTANT:
             return self.gain == float(f"{self.gain:.1e}")
-        return self.scaling is DEFAULT or self.gain in _GAINS
+        return self.scaling is DEFAULT or self.gain in GAINS
 
     @property
     def words(self) -> str:
@@ -210,7 +210,7 @@ def _candidates(scaling: Scaling, layers: Sequence[Layer]) -> list[Rule]:
         ),
         key=lambda rule: rule.gain,
     )
-    named = () if scaling is CONSTANT else _GAINS
+    named = () if scaling is CONSTANT else GAINS
     # A majority is a long stretch of all layers in order, so that some of these stand in it.
     return [
         *(Rule(scaling, gain) for gain in named),
@@ -229,7 +229,7 @@ def _refined(rule: Rule, followers: Sequence[Layer], limit: float) -> Rule:
     )
     gain = math.sqrt(squares / total)
     pooled = replace(rule, gain=gain, form=form, count=total)
-    named = _GAINS if rule.scaling is not CONSTANT else ()
+    named = GAINS if rule.scaling is not CONSTANT else ()
     for candidate in (*named, float(f"{gain:.1e}"), float(f"{gain:.2e}")):
         simple = replace(pooled, gain=candidate, count=math.inf)
         if all(abs(simple.z(layer)) < limit for layer in followers):

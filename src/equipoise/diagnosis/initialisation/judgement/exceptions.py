@@ -10,10 +10,20 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _OutputOf
 
 from equipoise.diagnosis.initialisation.judgement.found import Found, Judgement, blocks_of
 from equipoise.diagnosis.initialisation.laws import Law, form_z
-from equipoise.diagnosis.initialisation.rules import Layer, Rule, consensus
+from equipoise.diagnosis.initialisation.rules import (
+    FAN_AVERAGE,
+    FAN_IN,
+    FAN_OUT,
+    GAINS,
+    Layer,
+    Rule,
+    consensus,
+)
 
 # A head that no init function met is of no concern if it is within this factor of the others.
 _ABOUT = 1.5
+# How Xavier's and Kaiming's functions scale.
+_NAMED = (FAN_IN, FAN_OUT, FAN_AVERAGE)
 
 
 def exceptions(
@@ -49,10 +59,13 @@ def exceptions(
         apart = verdict == "mis-scaled" and (
             _is_drawn_apart(law, usual, limit) or one.name in alike
         )
+        by_class = verdict in ("mis-scaled", "fan mode") and _is_drawn_by_its_class(
+            one, parts, limit
+        )
         alone = verdict in ("mis-scaled", "residual scaling") and (
             law.is_constant or one.place in together or outside or _is_end(one, kind)
         )
-        return missed or apart or alone
+        return missed or apart or by_class or alone
 
     return [one.name for one in kind if is_exception(one)]
 
@@ -146,6 +159,22 @@ def _is_of_another_class(one: Found, parts: Mapping[tuple[str, ...], Sequence[Fo
     """
     depths = range(1, len(one.inside) + 1)
     return any(len(parts.get(one.inside[:depth], ())) > 1 for depth in depths)
+
+
+def _is_drawn_by_its_class(
+    one: Found, parts: Mapping[tuple[str, ...], Sequence[Found]], limit: float
+) -> bool:
+    """Whether a class of the model draws all its layers by one function of ``torch.nn.init``.
+
+    The embedding of a series does so with its only convolution, in a model that leaves the others
+    to PyTorch's defaults, or draws them by their outputs.
+    """
+    named = [Rule(scaling, gain) for scaling in _NAMED for gain in GAINS]
+    depths = range(1, len(one.inside) + 1)
+    layers = [parts[inside] for depth in depths if (inside := one.inside[:depth]) in parts]
+    return any(
+        all(_follows(rule, x.layer, limit) for x in some) for some in layers for rule in named
+    )
 
 
 def _drawn_alike(
