@@ -245,6 +245,12 @@ class TestOthers:
         finding = first(growth(1.6), [], NORMS, [], [])
         assert "it comes from normalisers (×1.60 each, 20 on the way)" in finding.detail
 
+    def test_a_cause_that_hardly_lies_on_the_way_has_no_factor_of_its_own(self):
+        """As branches of a loss beside which another outweighs all: ×1e304 says nothing."""
+        shares = (Share("branches", 1, 2e-10, math.log(4.0)),)
+        finding = first(growth(1.6), [], shares, [], [])
+        assert "it comes from branches (×4.00 together)" in finding.detail
+
     def test_the_change_over_the_depth_is_that_of_the_fit(self):
         """The first layer's own gradient, which stands beside it, has the data's scale."""
         found = conclude(growth(1.6, first=1e9), [], NORMS, [], [])

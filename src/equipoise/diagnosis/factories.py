@@ -31,8 +31,8 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
         model = build()
     except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
         raise ValueError(
-            f"the model factory raised {said(error)} Call it by hand with "
-            "the same arguments to see where."
+            f"the model factory raised {said(error)} Call it by hand with the same arguments to "
+            "see where, and twice if it works once: it may change a configuration that it is given."
         ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(

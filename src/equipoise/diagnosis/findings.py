@@ -40,6 +40,8 @@ _DRAW_LARGER = (
 _NAMES = 3
 # Operations that change gradients by more than a factor of e^0.5 in all are named as a cause.
 _CAUSE = 0.5
+# Operations on the way from which the factor of one is told; shares of ways add up to one.
+_ONE = 0.95
 _REASONS = (
     "weights that are not independent, such as trained ones; few channels; few initialisations; "
     "and what docs/propagation.md lists as not covered"
@@ -223,11 +225,15 @@ def _origin(attribution: Sequence[Share], explodes: bool) -> str:
     ]
     if not causes:
         return ""
-    listed = ", ".join(
-        f"{share.kind} ({wording.factor(share.each)} each, {share.met:.3g} on the way)"
-        for share in causes[:2]
-    )
-    return f" By theory it comes from {listed}."
+    return f" By theory it comes from {', '.join(map(_cause, causes[:2]))}."
+
+
+def _cause(share: Share) -> str:
+    """A kind of operations, and by which factor they change gradients."""
+    if share.met < _ONE:  # the factor of one that hardly lies on the way says nothing
+        together = wording.factor(math.exp(min(share.log_gain, 700)))
+        return f"{share.kind} ({together} together)"
+    return f"{share.kind} ({wording.factor(share.each)} each, {share.met:.3g} on the way)"
 
 
 def advice(
