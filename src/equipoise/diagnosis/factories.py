@@ -32,7 +32,7 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
     except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
         raise ValueError(
             f"the model factory raised {said(error)} Call it by hand with the same arguments to "
-            "see where, and twice if it works once: it may change a configuration that it is given."
+            "see where, and twice if it works once: it may change a configuration it is given."
         ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(

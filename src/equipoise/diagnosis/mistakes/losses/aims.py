@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.losses.alike import all_alike
 from equipoise.diagnosis.mistakes.losses.answers import right_answers
 from equipoise.diagnosis.mistakes.losses.gains import weighed_by_gains
+from equipoise.diagnosis.mistakes.losses.metrics import metric_as_loss
 from equipoise.diagnosis.mistakes.losses.nothing import compared_with_nothing
 from equipoise.diagnosis.mistakes.losses.unbounded import falls_without_bound
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign
@@ -35,6 +36,7 @@ def of_aims(traced: TracedPass) -> list[Finding]:
     for look in (
         _rewarded_errors,
         right_answers,
+        metric_as_loss,
         compared_with_nothing,
         all_alike,
         falls_without_bound,

@@ -49,7 +49,7 @@ def right_answers(traced: TracedPass) -> Finding | None:
         traced: The pass on a batch whose first axes are those of samples.
     """
     layers = [] if traced.loss_is_assumed else traced.last_layers
-    taken = _taken_behind(layers, traced)
+    taken = taken_behind(layers, traced)
     if taken is None:
         return None
     outputs = [Made(node.number, 0) for node in layers]
@@ -61,7 +61,7 @@ def right_answers(traced: TracedPass) -> Finding | None:
     return _of_labels(outputs[0], labels, traced)
 
 
-def _taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | None:
+def taken_behind(layers: Sequence[Node], traced: TracedPass) -> list[Tensor] | None:
     """Tensors of the batch that the loss takes beside what these layers give.
 
     None if it takes weights, other than single numbers, or what is drawn.

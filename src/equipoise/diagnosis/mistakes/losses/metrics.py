@@ -1,0 +1,113 @@
+"""Measures of how good an answer is, taken for losses as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from equipoise.diagnosis.mistakes.losses.answers import taken_behind
+from equipoise.diagnosis.mistakes.repeated import loss_with
+from equipoise.diagnosis.mistakes.traced_pass import TracedPass
+from equipoise.diagnosis.sources import depends_on_weights, given_of, is_of_data_alone, tensor
+from equipoise.instrument.recording.graph import Made
+from equipoise.records import wording
+from equipoise.records.finding import Finding
+
+# Of fewer samples, others' targets tell little.
+_SAMPLES = 4
+# Parts of its own target that an answer holds, beside that of another sample; at 1 a ratio of
+# signal to error has no end.
+_PARTS = (0.0, 0.5, 0.9)
+# Part of a loss by which it has to rise.
+_RISE = 1e-3
+
+
+def metric_as_loss(traced: TracedPass) -> Finding | None:
+    """A loss that grows as outputs near their targets, such as an overlap or a correlation.
+
+    Where outputs meet targets, they are replaced by mixtures of these and of those of other
+    samples, and the operations behind them are repeated. Nothing is said where the loss takes
+    more of the batch than one tensor, or what the model is given, and where outputs are to be
+    minus the targets, as forces beside a gradient.
+
+    Args:
+        traced: The pass on a batch whose first axes are those of samples.
+    """
+    if traced.loss_is_assumed:
+        return None
+    taken = taken_behind(traced.last_layers, traced)
+    if taken is None or len(taken) != 1:
+        return None
+    met = _meeting(traced)
+    if met is None:
+        return None
+    output, target = met
+    if len(target) < _SAMPLES or not target.is_floating_point():
+        return None
+    other = target.roll(len(target) // 2, 0)  # of rows of pixels, those of another sample
+    answers = [part * target + (1 - part) * other for part in _PARTS]
+    losses = _losses(traced, output, answers)
+    if losses is None or not all(map(_rises, losses, losses[1:])):
+        return None
+    if _is_to_be_turned(traced, output, answers[-1]):
+        return None
+    return Finding(
+        "critical",
+        "The loss grows as outputs near their targets",
+        "With outputs that are the targets of other samples, halfway to their own, and nine "
+        f"tenths of the way, it is {wording.listed([*map(wording.number, losses)], 3)}: training "
+        "goes away from the targets.",
+        "Put a minus before what measures how good an answer is, as -si_snr(output, target), or "
+        "take 1 - dice(output, target).",
+    )
+
+
+def _meeting(traced: TracedPass) -> tuple[Made, Tensor] | None:
+    """The first outputs that an operation takes beside targets of their shape, and these."""
+    nodes, batch = traced.nodes, traced.batch
+    inputs = [
+        one.value
+        for layer in traced.last_layers
+        for one in given_of(Made(layer.number, 0), nodes)
+        if one.kind == "data"
+    ]
+    for node in traced.after_layers:
+        if len(node.inputs) != 2:
+            continue
+        for output, target in (node.inputs, node.inputs[::-1]):
+            if not isinstance(output, Made) or not depends_on_weights(output, nodes):
+                continue
+            values = tensor(target, nodes).detach()
+            if values.shape != tensor(output, nodes).shape:
+                continue
+            if is_of_data_alone(batch, target, nodes):
+                roots = [one.value for one in given_of(target, nodes)]
+                is_given = any(root is known for root in roots for known in inputs)
+                return None if is_given or not values.ndim else (output, values)
+    return None
+
+
+def _losses(traced: TracedPass, output: Made, answers: Sequence[Tensor]) -> list[float] | None:
+    like = tensor(output, traced.nodes)
+    found = [
+        loss_with(traced.graph, {output: answer.to(like.dtype)}, frozenset()) for answer in answers
+    ]
+    losses = [loss for loss in found if loss is not None and math.isfinite(loss)]
+    return losses if len(losses) == len(found) else None
+
+
+def _rises(loss: float, following: float) -> bool:
+    return following - loss > _RISE * max(abs(loss), abs(following))
+
+
+def _is_to_be_turned(traced: TracedPass, output: Made, answer: Tensor) -> bool:
+    """Whether the loss is least where outputs, which have both signs, are minus right answers."""
+    if not bool((tensor(output, traced.nodes) < 0).any()):
+        return False
+    losses = _losses(traced, output, [-part * answer for part in (0.5, 1.0, 2.0)])
+    if losses is None:
+        return True
+    less, least, more = losses
+    return _rises(least, less) and _rises(least, more)
