@@ -270,6 +270,24 @@ def test_a_factory_must_build_the_same_layers_each_time():
         draws_new_weights(mlp(2, 8), mlp(3, 8))
 
 
+def test_what_a_factory_prints_is_printed_once(capsys):
+    """As its number of parameters; an error of a later call is told all the same."""
+    calls = []
+
+    def loud():
+        calls.append(1)
+        print(f"call {len(calls)}")
+        if len(calls) > 2:
+            raise AssertionError("called again")
+        return mlp()
+
+    problem = Problem.prepare(loud, "digits", seed=0)
+    problem.fresh(1)
+    with pytest.raises(ValueError, match="called again"):
+        problem.fresh(2)
+    assert capsys.readouterr().out == "call 1\n"
+
+
 def test_a_pair_of_tensors_smaller_than_a_batch_is_one_batch():
     x, y = torch.randn(8, 64), torch.arange(8)
     problem = Problem.prepare(mlp, (x, y), batch_size=64)

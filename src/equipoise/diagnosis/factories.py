@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,23 @@ from equipoise.instrument.types import Batch
 from equipoise.records.wording import first_sentence, said
 
 _WEIGHTED = (nn.Linear, _ConvNd)
+
+
+def printing_once(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A factory that prints when it is first called, and not for every initialisation."""
+    has_built = False
+
+    def quiet() -> nn.Module:
+        nonlocal has_built
+        again = (
+            contextlib.redirect_stdout(io.StringIO()) if has_built else contextlib.nullcontext()
+        )
+        with again:
+            model = build()
+        has_built = True
+        return model
+
+    return quiet
 
 
 def built(build: Callable[[], nn.Module]) -> nn.Module:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from equipoise.data.catalogue import load
 from equipoise.data.source import Source
 from equipoise.data.user import as_source
-from equipoise.diagnosis.factories import built, fresh
+from equipoise.diagnosis.factories import built, fresh, printing_once
 from equipoise.diagnosis.inputs.adapt import AdaptedLoss, Loss, check_loss, find_loss
 from equipoise.diagnosis.inputs.frameworks import is_trainer, own_data, taken_apart
 from equipoise.diagnosis.refusals import (
@@ -110,14 +110,15 @@ class Problem:
         check_loss(loss_fn)
         seed = check_seed(seed)
         given = taken_apart(model)
+        build = printing_once(given.build)
         place = _place_of(model) if device is None else _usable_device(device)
         if data is None:
-            data = given.data if given.data is not None else _own_data(model, given.build, seed)
+            data = given.data if given.data is not None else _own_data(model, build, seed)
         source = load(data) if isinstance(data, str) else as_source(data, _name_of_data(data))
         if isinstance(source, Sized) and not isinstance(data, str | Source):
             batch_size = min(batch_size, len(source))  # data may be one small batch
         held = _draw(source, batch_size, batches, place, seed)
-        made = fresh(given.build, held[0], seed)
+        made = fresh(build, held[0], seed)
         refuse_frozen(made)
         with untouched(made):  # what cannot be put back is refused before anything runs
             pass
@@ -140,7 +141,7 @@ class Problem:
         # The model may write to its batches.
         loss = on_copies(LossOnData(found.loss, source.name))
         problem = cls(
-            given.build,
+            build,
             source,
             loss,
             batch_size,
