@@ -339,3 +339,39 @@ def test_rewards_that_are_predicted_alone_may_be_costs():
         return F.mse_loss(model.q(state)[:, 0], -reward)
 
     assert of_policies(traced_pass(Values(), transitions(), loss)) == []
+
+
+def bootstrapped(choose, detach, name="came"):
+    """Squared error of values and what came, plus what is chosen of those that follow."""
+
+    def loss(model, batch):
+        value = model(batch["x"]).gather(1, batch["action"][:, None]).squeeze(1)
+        target = batch[name] + 0.9 * detach(choose(model(batch["next"]))) * (1 - batch["done"])
+        return F.smooth_l1_loss(value, target)
+
+    batch = {"x": X, "action": ACTIONS, name: ADVANTAGES, "next": X.flip(0), "done": X[:, 0] > 2}
+    return found(loss, batch | {"done": batch["done"].float()})
+
+
+LEARNT = ("warning", "The targets of values have a gradient")
+
+
+def highest(values):
+    return values.max(1).values
+
+
+def kept(values):
+    return values
+
+
+def test_targets_of_values_have_no_gradient():
+    assert bootstrapped(highest, kept) == [LEARNT]
+    assert bootstrapped(highest, torch.Tensor.detach) == []
+
+
+def test_nor_have_values_that_follow_a_reward():
+    """Differences of a model's outputs that are told are no values, without that name."""
+    mean = lambda values: values.mean(1)  # noqa: E731
+    assert bootstrapped(mean, kept, "reward") == [LEARNT]
+    assert bootstrapped(mean, torch.Tensor.detach, "reward") == []
+    assert bootstrapped(mean, kept) == []

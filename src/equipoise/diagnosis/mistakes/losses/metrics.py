@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.diagnosis.mistakes.losses.answers import taken_behind
 from equipoise.diagnosis.mistakes.repeated import loss_with
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass
-from equipoise.diagnosis.sources import depends_on_weights, given_of, is_of_data_alone, tensor
+from equipoise.diagnosis.sources import either_way
 from equipoise.instrument.recording.graph import Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -66,36 +66,32 @@ def metric_as_loss(traced: TracedPass) -> Finding | None:
 
 def _meeting(traced: TracedPass) -> tuple[Made, Tensor] | None:
     """The first outputs that an operation takes beside targets of their shape, and these."""
-    nodes, batch = traced.nodes, traced.batch
     inputs = [
         one.value
         for layer in traced.last_layers
-        for one in given_of(Made(layer.number, 0), nodes)
+        for one in traced.given_of(Made(layer.number, 0))
         if one.kind == "data"
     ]
     for node in traced.after_layers:
-        if len(node.inputs) != 2:
-            continue
-        for output, target in (node.inputs, node.inputs[::-1]):
-            if not isinstance(output, Made) or not depends_on_weights(output, nodes):
+        for output, target in either_way(node):
+            if not isinstance(output, Made) or not traced.depends_on_weights(output):
                 continue
-            values = tensor(target, nodes).detach()
-            if values.shape != tensor(output, nodes).shape:
+            values = traced.tensor(target).detach()
+            if values.shape != traced.shape(output):
                 continue
-            if is_of_data_alone(batch, target, nodes):
-                roots = [one.value for one in given_of(target, nodes)]
+            if traced.is_of_data_alone(target):
+                roots = [one.value for one in traced.given_of(target)]
                 is_given = any(root is known for root in roots for known in inputs)
                 return None if is_given or not values.ndim else (output, values)
     return None
 
 
 def _losses(traced: TracedPass, output: Made, answers: Sequence[Tensor]) -> list[float] | None:
-    like = tensor(output, traced.nodes)
+    like = traced.tensor(output)
     found = [
         loss_with(traced.graph, {output: answer.to(like.dtype)}, frozenset()) for answer in answers
     ]
-    losses = [loss for loss in found if loss is not None and math.isfinite(loss)]
-    return losses if len(losses) == len(found) else None
+    return found if all(map(math.isfinite, found)) else None
 
 
 def _rises(loss: float, following: float) -> bool:
@@ -104,7 +100,7 @@ def _rises(loss: float, following: float) -> bool:
 
 def _is_to_be_turned(traced: TracedPass, output: Made, answer: Tensor) -> bool:
     """Whether the loss is least where outputs, which have both signs, are minus right answers."""
-    if not bool((tensor(output, traced.nodes) < 0).any()):
+    if not bool((traced.tensor(output) < 0).any()):
         return False
     losses = _losses(traced, output, [-part * answer for part in (0.5, 1.0, 2.0)])
     if losses is None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from equipoise.diagnosis.mistakes.losses.gains import named_gains
 from equipoise.diagnosis.mistakes.traced_pass import TracedPass, one_sign, place_of, sign_of
-from equipoise.diagnosis.sources import ARRANGING, PRODUCTS, either_way, kinds_of
+from equipoise.diagnosis.sources import (
+    ARRANGING,
+    PRODUCTS,
+    either_way,
+    kinds_of,
+    weights_behind,
+)
 from equipoise.instrument.recording.graph import Given, Made, Node
 from equipoise.numerics.pieces import correlation
 from equipoise.records.finding import Finding
@@ -57,7 +63,12 @@ def of_policies(traced: TracedPass) -> list[Finding]:
                 return [
                     _turned(f"The loss {turns} with the probability of actions times {name!r}.")
                 ]
-    return _turned_entropy(traced) or _learnt_advantages(traced) or _turned_values(traced, named)
+    return (
+        _turned_entropy(traced)
+        or _learnt_advantages(traced)
+        or _turned_values(traced, named)
+        or _learnt_targets(traced, named)
+    )
 
 
 def _learnt_advantages(traced: TracedPass) -> list[Finding]:
@@ -126,6 +137,68 @@ def _turned_values(traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]
                 )
             ]
     return []
+
+
+def _learnt_targets(
+    traced: TracedPass, named: Mapping[str, tuple[float, Tensor]]
+) -> list[Finding]:
+    """Values whose targets hold values of the same weights that follow, with their gradient."""
+    rewards = [value for gain, value in named.values() if gain > 0]
+    for node in traced.after_layers:
+        if len(node.inputs) < 2 or not traced.is_error(node):
+            continue
+        sides = [one for one in node.inputs[:2] if isinstance(one, Made)]
+        weights = [
+            weights_behind(one.node, traced.graph)
+            for one in sides
+            if traced.depends_on_weights(one)
+        ]
+        if len(weights) < 2 or weights[0] != weights[1]:
+            continue
+        if any(_holds_what_follows(one, rewards, traced) for one in sides):
+            return [
+                Finding(
+                    "warning",
+                    "The targets of values have a gradient",
+                    f"{node.name}{place_of(node)} compares values with what came and the values "
+                    "that follow, and both learn: what follows is drawn to what was thought "
+                    "before, and learning is slow or ends elsewhere.",
+                    "with torch.no_grad(): target = reward + discount * following",
+                )
+            ]
+    return []
+
+
+def _holds_what_follows(made: Made, rewards: Sequence[Tensor], traced: TracedPass) -> bool:
+    """Whether it is what the batch tells, plus a choice among learnt values.
+
+    Or plus any learnt value, where what the batch tells is called a reward.
+    """
+    origin = traced.origin_of(made)
+    if origin is None or origin.name != "add" or len(origin.inputs) != 2:
+        return False
+    for came, following in (origin.inputs, origin.inputs[::-1]):
+        if not isinstance(following, Made) or not traced.depends_on_weights(following):
+            continue
+        if traced.is_of_data_alone(came):
+            told = traced.tensor(came).detach().double().flatten()
+            return _is_chosen(following, traced) or any(torch.equal(told, one) for one in rewards)
+    return False
+
+
+def _is_chosen(made: Made, traced: TracedPass) -> bool:
+    """Whether the largest or smallest number of each row is taken on the way from the layers."""
+    left, seen = [made.node], set[int]()
+    while left:
+        number = left.pop()
+        node = traced.nodes.get(number)
+        if number in seen or node is None or node.name in PRODUCTS:
+            continue
+        seen.add(number)
+        if _choices(node, traced):
+            return True
+        left += [one.node for one in node.inputs if isinstance(one, Made)]
+    return False
 
 
 def _choices(node: Node, traced: TracedPass) -> list[float]:
