@@ -42,6 +42,19 @@ def test_equal_targets(loss, target):
     assert "64 samples of 2 batches" in finding.detail
 
 
+@pytest.mark.parametrize(("objects", "expected"), [(255, 1), (1, 0)])
+def test_what_a_loss_ignores_does_not_count(objects, expected):
+    """A mask of 0 and 255, whose 255 stands for objects and not for their rims."""
+    ignoring = nn.CrossEntropyLoss(ignore_index=255)
+    mask = torch.where(torch.arange(32) % 3 == 0, objects, 0)
+    mask[:3] = 255
+    findings = found(ignoring, mask, mask)
+    assert len(findings) == expected
+    for finding in findings:
+        assert "are 255, which the loss ignores" in finding.detail
+        assert "mask // 255" in finding.remedy
+
+
 def test_other_batches_count():
     assert found(F.cross_entropy, ZEROS, CLASSES) == []
 
