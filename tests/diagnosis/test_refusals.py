@@ -9,6 +9,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 import equipoise as eq
+from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.refusals import refuse_missing
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
@@ -180,3 +181,27 @@ def test_targets_without_numbers_have_no_columns():
     y[3] = math.inf
     with pytest.raises(ValueError, match=r"\(the targets\).*\[32\], holds 1 number .*\(nan\)\. "):
         refuse_missing((X, y), "tables")
+
+
+class Stateful(nn.Module):
+    """It takes a state beside its input, as PyTorch's example of a model of language."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x, state):
+        return self.last(self.steps(x, state)[0])
+
+
+def test_a_model_that_takes_more_than_the_batch():
+    """What is said of the call is said where no loss of the user's makes it."""
+    batch = torch.randn(8, 5, 3), torch.randn(8, 5, 3)
+    hint = r"a recurrent state, or is called otherwise, give a loss"
+    with pytest.raises(ValueError, match=hint):
+        Problem.prepare(Stateful, batch)
+    with pytest.raises(ValueError, match="must be|should be|3-D|tuple") as raised:
+        Problem.prepare(Stateful, batch, loss_fn=lambda m, b: m(b[0], b[1]).sum())
+    assert "called otherwise" not in str(raised.value)
+    state = torch.zeros(1, 8, 4)
+    Problem.prepare(Stateful, batch, loss_fn=lambda m, b: m(b[0], (state, state)).square().mean())

@@ -134,7 +134,8 @@ class Problem:
         except UnsuitableBatchError:
             raise
         except Exception as error:
-            raise failed(held[0], source.name, error) from error
+            assumes = loss_fn is None or isinstance(loss_fn, str | nn.Module)
+            raise failed(held[0], source.name, error, call_is_assumed=assumes) from error
         assumed += found.words
         if not made.training:
             assumed.append("the model is in evaluation mode, and is checked in it")

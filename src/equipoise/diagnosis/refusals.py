@@ -59,6 +59,11 @@ _OF_CLASSES = re.compile(r"multi-target not supported|(dtype|scalar type).*\bLon
 # How PyTorch goes on when an operation has no kernel for a type of tensors.
 _OF_BACKENDS = re.compile(r"\. This could be because the operator doesn't exist .*")
 _COLUMNS = 3
+_SHAPE = "Give data of the shape that the model takes, such as 'random:3x32x32:10'."
+_CALL = (
+    "If it takes more than the batch, as a recurrent state, or is called otherwise, give a loss "
+    "that is a function of (model, batch) and calls it as your training does."
+)
 
 
 # What a check-up takes at its peak, in peaks of a training step: 2.0 where logits are by far the
@@ -70,13 +75,16 @@ class FailedOnBatchError(ValueError):
     """The model or the loss raised something, which is the cause of this."""
 
 
-def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
+def failed(
+    batch: Batch, data: str, error: Exception, *, call_is_assumed: bool = False
+) -> FailedOnBatchError:
     """Say what a model or a loss raised, on which shapes, and what to do.
 
     Args:
         batch: It was given.
         data: Where the batch comes from.
         error: What was raised.
+        call_is_assumed: Whether no loss of the user's says how the model is called.
     """
     if lacks_memory(error):
         where = f"on a batch of {data} with inputs of shape {shape_in_words(batch)}"
@@ -93,7 +101,10 @@ def failed(batch: Batch, data: str, error: Exception) -> FailedOnBatchError:
             "batch_size=64)."
         )
     elif by_torch and not remedy and _OF_SHAPES.search(words):
-        remedy = "Give data of the shape that the model takes, such as 'random:3x32x32:10'."
+        remedy = _SHAPE
+    is_of_call = remedy == _SHAPE or (not remedy and isinstance(error, TypeError))
+    if call_is_assumed and is_of_call:
+        remedy = f"{remedy} {_CALL}".lstrip()
     return FailedOnBatchError(
         f"the model or the loss failed on a batch of {data} with inputs of shape "
         f"{shape_in_words(batch)}: {words} {remedy}".rstrip()
