@@ -200,7 +200,7 @@ def test_a_model_that_takes_more_than_the_batch():
     hint = r"a recurrent state, or is called otherwise, give a loss"
     with pytest.raises(ValueError, match=hint):
         Problem.prepare(Stateful, batch)
-    with pytest.raises(ValueError, match="must be|should be|3-D|tuple") as raised:
+    with pytest.raises(ValueError, match=r"must be|should be|3-D|tuple") as raised:
         Problem.prepare(Stateful, batch, loss_fn=lambda m, b: m(b[0], b[1]).sum())
     assert "called otherwise" not in str(raised.value)
     state = torch.zeros(1, 8, 4)
