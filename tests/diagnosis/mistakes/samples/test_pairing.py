@@ -175,3 +175,27 @@ def test_of_many_samples_some_are_enough():
     assert found(Tagger(time_first=True), many, batch) == [MIXED]
     assert sizes[0] == 80
     assert set(sizes[1:]) == {16}
+
+
+class Stateful(nn.Module):
+    """A recurrent model that is given its first state, for as many samples as a batch has."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.steps, self.head = nn.GRU(5, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x, state):
+        return self.head(self.steps(x, state)[0].flatten(0, 1))
+
+
+@pytest.mark.parametrize(("turn", "expected"), [(torch.t, [MIXED]), (torch.Tensor.clone, [])])
+def test_a_state_that_a_loss_holds_for_a_whole_batch(turn, expected):
+    """Fewer samples than that fail, and all are looked at."""
+    x, y = X.repeat(4, 1, 1) + torch.randn(32, 1, 1), torch.randint(4, (32, STEPS))
+    state = torch.zeros(1, 32, 8)
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0], state), turn(batch[1]).flatten())
+
+    assert found(Stateful(), loss, (x, y)) == expected

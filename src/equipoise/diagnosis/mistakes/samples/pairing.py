@@ -51,30 +51,34 @@ def of_pairing(traced: TracedPass) -> list[Finding]:
         return []
     if holds_pairs(traced, given, samples):
         return []
+    fewer = samples > _ENOUGH and all(len(x) == samples for x in given)
+    return traced.afterwards(partial(_by_replacing, samples, _ENOUGH if fewer else samples))
+
+
+def _by_replacing(samples: int, some: int, traced: TracedPass) -> list[Finding]:
+    """Replace every fourth sample, of some of the batch if the model takes fewer."""
     batch = traced.batch
-    if samples > _ENOUGH and all(len(x) == samples for x in given):
-        samples, batch = _ENOUGH, mapped(lambda x: x[:_ENOUGH] if x.ndim else x, batch)
-    return replace(traced, batch=batch).afterwards(partial(_by_replacing, samples))
-
-
-def _by_replacing(samples: int, traced: TracedPass) -> list[Finding]:
-    replaced = torch.arange(1, samples, _EVERY)
+    if some < samples:
+        batch = mapped(lambda x: x[:some] if x.ndim else x, batch)
+    replaced = torch.arange(1, some, _EVERY)
 
     def exchange(x: Tensor) -> Tensor:
-        if not x.ndim or len(x) != samples:
+        if not x.ndim or len(x) != some:
             return x
         found = x.clone()
-        found[replaced] = x[(replaced + samples // 2) % samples]
+        found[replaced] = x[(replaced + some // 2) % some]
         return found
 
+    part = replace(traced, batch=batch)
     try:
-        passes = with_other_data(traced, mapped(exchange, traced.batch), evaluation=True)
+        passes = with_other_data(part, mapped(exchange, batch), evaluation=True)
     except Exception as error:  # one that does not run in evaluation, as without targets
         pass_on_lack_of_memory(error)
-        return []
+        # A loss may hold a recurrent state for as many samples as the batch has.
+        return [] if some == samples else _by_replacing(samples, samples, traced)
     if passes is None:
         return []
-    evaluated = replace(traced, graph=passes[0])
+    evaluated = replace(part, graph=passes[0])
     shares: dict[frozenset[int], list[tuple[Node, float | None]]] = {}
     for node, output, target in _compared(evaluated):
         layers = _layers_behind(output, evaluated)
