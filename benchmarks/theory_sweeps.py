@@ -1,11 +1,14 @@
 """Time of a table of 1,000 settings, beside its settings one by one.
 
-Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick] [--random N [--seed N]]``. Every
-sweep is solved as :func:`equipoise.theory.prediction_table` does it; a tenth of its settings is
-solved one by one as well, for the ratio of times per setting and for the largest distance of two
-numbers, in units of the sum of their stated errors. Times are processor seconds. ``--random``
-draws sweeps along γ, β or B around the settings of ``stated_errors.py`` instead, and compares
-interpolated numbers with those solved alone; none may lie outside the sum of the stated errors.
+Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick] [--random N [--seed N]]
+[--survey [ACTIVATION ...]]``. Every sweep is solved as
+:func:`equipoise.theory.table.prediction_table` does it; a tenth of its settings is solved one by
+one as well, for the ratio of times per setting and for the largest distance of two numbers, in
+units of the sum of their stated errors. Times are processor seconds. ``--random`` draws sweeps
+along γ, β or B around the settings of ``stated_errors.py`` instead, and compares interpolated
+numbers with those solved alone; none may lie outside the sum of the stated errors. ``--survey``
+times sweeps along ε, β, γ and B of the named activations, or of the whole catalogue and a few
+callables, at several batch sizes, and prints the slowest.
 
 The floor at ε > 0: each setting needs its scan over κ (100 κ × about 100 circles), some ten steps
 of Newton's method over about 200 circles, and three evaluations of all numbers, whose averages
@@ -16,19 +19,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 import stated_errors
-from equipoise.theory import Setting
+from equipoise.theory import Setting, as_activation
+from equipoise.theory.activation.adapt import ActivationLike
+from equipoise.theory.activation.catalogue import ACTIVATIONS
 from equipoise.theory.batch_norm.fixed_point.homogeneous import solve_homogeneous
 from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
+from equipoise.theory.table import prediction_table
+
+T = TypeVar("T")
 
 GOAL = 1.0  # seconds for 1,000 settings
 ONE_OF = 10
@@ -83,17 +92,35 @@ SWEEPS = (
 )
 
 
+# Callables of the survey, whose kinks are not declared: smooth, kinked, and steep.
+CALLABLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x / sqrt(1 + x²)": lambda x: x * (1 + x * x).rsqrt(),
+    "tanh x + 0.3 |x - 0.5|": lambda x: torch.tanh(x) + 0.3 * (x - 0.5).abs(),
+    "three pieces": lambda x: torch.relu(x + 1) - 1.5 * torch.relu(x - 0.4) + 0.2 * x,
+    "tanh 20x": lambda x: torch.tanh(20 * x),
+    "|x - 0.7|^1.5": lambda x: (x - 0.7).abs() ** 1.5,
+}
+SURVEY_SIZES = (4, 5, 8, 64, 1024)
+SLOWEST = 15
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=1000)
     parser.add_argument("--quick", action="store_true", help="10 settings of every third")
     parser.add_argument("--random", type=int, metavar="N", help="N random sweeps instead")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--survey", nargs="*", metavar="ACTIVATION", help="time sweeps of these, or of all"
+    )
     options = parser.parse_args()
     if options.random:
         attack(options.random, options.seed)
         return
     count = 10 if options.quick else options.settings
+    if options.survey is not None:
+        survey(options.survey or [*ACTIVATIONS, *CALLABLES], count)
+        return
     print(f"{'sweep':42} {'all':>7} {'per setting':>12} {'alone':>9} {'ratio':>6} {'distance':>9}")
     late = []
     for sweep in SWEEPS[::3] if options.quick else SWEEPS:
@@ -113,6 +140,38 @@ def main() -> None:
         )
     if not options.quick:
         print(f"over {GOAL:g} s per 1,000: {', '.join(late) or 'none'}")
+
+
+def survey(activations: Sequence[str], count: int) -> None:
+    """Time sweeps of activations through the public function; print the slowest."""
+    taken: list[tuple[float, str]] = []
+    for name in activations:
+        phi = as_activation(CALLABLES.get(name, name), name=name if name in CALLABLES else None)
+        for size in SURVEY_SIZES:
+            for title, sweep in surveyed(phi, size, count):
+                try:
+                    taken.append((timed(prediction_table, sweep)[1], title))
+                except ValueError as refusal:
+                    print(f"{title}: {refusal!s:.120}")
+    late = sum(seconds > GOAL * count / 1000 for seconds, _ in taken)
+    print(f"{len(taken)} sweeps, {late} over {GOAL:g} s per 1,000 settings. The slowest:")
+    for seconds, title in sorted(taken, reverse=True)[:SLOWEST]:
+        print(f"{seconds:6.2f} s  {title}")
+
+
+def surveyed(
+    phi: ActivationLike, batch_size: int, count: int
+) -> Iterator[tuple[str, list[Setting]]]:
+    """Sweeps around one batch size, each with what it is called."""
+    at = np.linspace(0, 1, count).tolist()
+    head = f"{as_activation(phi).name}, B = {batch_size}"
+    yield f"{head}: ε", [Setting(phi, batch_size, eps=1e-5 * 5e4**x) for x in at]
+    for eps in (0.0, 1e-5, 0.01):
+        tail = f", ε = {eps:g}"
+        yield f"{head}{tail}: β", [Setting(phi, batch_size, eps=eps, beta=4 * x - 1.5) for x in at]
+        sweep = [Setting(phi, batch_size, eps=eps, gamma=0.1 * 30**x) for x in at]
+        yield f"{head}{tail}: γ", sweep
+        yield f"{head}{tail}: B", [Setting(phi, batch_size + i, eps=eps) for i in range(count)]
 
 
 def attack(count: int, seed: int) -> None:
@@ -162,8 +221,8 @@ def random_sweep(seed: int, number: int) -> tuple[Axis, list[Setting]]:
 
 
 def timed(
-    solver: Callable[[Sequence[Setting]], list[Solution]], settings: Sequence[Setting]
-) -> tuple[list[Solution], float]:
+    solver: Callable[[Sequence[Setting]], list[T]], settings: Sequence[Setting]
+) -> tuple[list[T], float]:
     start = time.process_time()
     return solver(settings), time.process_time() - start
 
