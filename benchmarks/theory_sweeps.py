@@ -5,7 +5,7 @@ Run ``python benchmarks/theory_sweeps.py [--settings N] [--quick] [--random N [-
 :func:`equipoise.theory.table.prediction_table` does it; a tenth of its settings is solved one by
 one as well, for the ratio of times per setting and for the largest distance of two numbers, in
 units of the sum of their stated errors. Times are processor seconds. ``--random`` draws sweeps
-along γ, β or B around the settings of ``stated_errors.py`` instead, and compares interpolated
+along γ, β, B or ε around the settings of ``stated_errors.py`` instead, and compares interpolated
 numbers with those solved alone; none may lie outside the sum of the stated errors. ``--survey``
 times sweeps along ε, β, γ and B of the named activations, or of the whole catalogue and a few
 callables, at several batch sizes, and prints the slowest.
@@ -30,8 +30,9 @@ import stated_errors
 from equipoise.theory import Setting, as_activation
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import ACTIVATIONS
+from equipoise.theory.batch_norm.fixed_point.axes import AXES, Axis
 from equipoise.theory.batch_norm.fixed_point.homogeneous import solve_homogeneous
-from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
+from equipoise.theory.batch_norm.fixed_point.interpolate import interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 from equipoise.theory.batch_norm.fixed_point.sweep import solve_all
@@ -212,7 +213,9 @@ def random_sweep(seed: int, number: int) -> tuple[Axis, list[Setting]]:
     # A narrow sweep or a wide one, at even distances or at random.
     factor, count = 10 ** g.uniform(0.05, 3), int(g.integers(30, 300))
     at = np.linspace(-1, 1, count) if g.random() < 0.5 else np.sort(g.uniform(-1, 1, count))
+    eps = middle.eps or 0.01
     values = {
+        "eps": eps * factor**at,
         "gamma": middle.gamma * factor**at,
         "beta": middle.beta + factor * middle.gamma * at,
         "batch_size": np.unique(np.clip(np.rint(middle.batch_size * factor**at), 4, 1e12)),

@@ -3,6 +3,7 @@ r"""Ratios of gamma functions without the cancellation of two large logarithms."
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 # Stirling's series log Γ(x) = (x - ½) log x - x + ½ log 2π + Σ_j s_j / x^(2j - 1).
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
@@ -10,6 +11,7 @@ _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _LARGE = 20.0
 
 
+@lru_cache(maxsize=256)
 def gamma_ratio(x: float, a: float) -> float:
     r"""Ratio :math:`\Gamma(x + a) / (\Gamma(x)\,x^a)`, which tends to 1 as x grows.
 

@@ -5,7 +5,7 @@ import pytest
 
 from equipoise.theory import Setting, backward_spectrum, bsb1_fixed_point
 from equipoise.theory.batch_norm.averages.response import Response
-from equipoise.theory.batch_norm.disc import fixed_point
+from equipoise.theory.batch_norm.disc import fixed_point, scan
 from equipoise.theory.batch_norm.disc.place import place
 
 
@@ -61,7 +61,7 @@ def test_circles_that_barely_touch_a_power_see_its_slopes_and_not_rounding(power
 def test_solutions_where_eps_moves_no_weight_are_those_that_a_scan_finds(monkeypatch, phi, B):
     f = Response.of(Setting(phi, B, gamma=0.7, beta=0.3))
     settings = [Setting(phi, B, gamma=0.7, beta=0.3, eps=eps) for eps in (1e-9, 1e-8, 0.01)]
-    found = fixed_point._where_c_moves_no_weight(fixed_point._Group(settings, f))
+    found = fixed_point._where_c_moves_no_weight(scan.Group(settings, f))
     assert sorted(found) == [0, 1]  # at 0.01 it does
     monkeypatch.setattr(fixed_point, "_where_c_moves_no_weight", lambda group: {})
     for i, scanned in enumerate(fixed_point.solve_on_disc(settings[:2], f)):
@@ -72,14 +72,14 @@ def test_solutions_where_eps_moves_no_weight_are_those_that_a_scan_finds(monkeyp
 @pytest.mark.parametrize(("batch_size", "beta"), [(8, -1.9), (8, -1.47), (32, -1.33)])
 def test_a_fixed_point_that_surely_collapsed_needs_one_scan(monkeypatch, batch_size, beta):
     """Steps were shrunk twice, for rare samples at which F(κ)/κ is e^-20 or less."""
-    steps, scan_of = [], fixed_point._Scan.of
+    steps, scan_of = [], scan.Scan.of
 
-    def counted(settings, f, step=fixed_point._STEP):
+    def counted(settings, f, step=scan._STEP):
         steps.append(step)
         return scan_of(settings, f, step)
 
-    monkeypatch.setattr(fixed_point._Scan, "of", counted)
+    monkeypatch.setattr(scan.Scan, "of", counted)
     f = Response.of(Setting("relu", batch_size, beta=beta))
     setting = Setting("relu", batch_size, beta=beta, eps=0.01)
     assert fixed_point.solve_on_disc([setting], f) == [None]
-    assert steps == [fixed_point._STEP]
+    assert steps == [scan._STEP]

@@ -1,11 +1,12 @@
 r"""Solve some settings of a sweep, and interpolate the others.
 
-Along γ, β or B alone, numbers are smooth in log γ, β and 1/B, except where a fixed point appears
-or a kink meets the end of what samples span: intervals end there, and nodes crowd towards such
-ends. Chebyshev points are solved, twice as many until the polynomial's coefficients :math:`c_k`
-have fallen below a goal; an interval on which they do not is halved, and so on while it holds
-enough settings. Along B nodes are the settings nearest to those points. The error of a number
-has two parts: what the errors of the solved settings make of it, and the coefficients left out,
+Along γ, β, B or ε alone, numbers are smooth in log γ, β, 1/B and log ε, except where a fixed point
+appears or a kink meets the end of what samples span: intervals end there, and nodes crowd towards
+such ends. Chebyshev points are solved, two or three times as many until the coefficients
+:math:`c_k` of their polynomial have fallen below a goal; an interval on which they do not is
+halved, and so on while it holds enough settings. Along B nodes are the settings nearest to those
+points. The error of a number has two parts: what the errors of the solved settings make of it,
+and the coefficients left out,
 
 .. math:: |f - p_n| \le (1 + \Lambda_n)\sum_{k>n}|c_k|
           \approx (1 + \Lambda_n)\, n \max(|c_{n-3}|, \dots, |c_n|)
@@ -19,9 +20,9 @@ none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,19 +31,25 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from equipoise.records.estimate import Estimate
-from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.response import Response
+from equipoise.theory.batch_norm.fixed_point.axes import GOAL, Axis, Interval
 from equipoise.theory.batch_norm.fixed_point.solution import UNIT, Solution
-from equipoise.theory.batch_norm.fixed_point.solve import solve
+from equipoise.theory.batch_norm.fixed_point.solve import (
+    growth_of_differences,
+    solve,
+    solve_collapsed,
+)
 from equipoise.theory.batch_norm.setting import Setting
 
 Array = NDArray[np.float64]
 
 # Degrees of the coarsest polynomial and of the finest, and settings per degree at least.
 _LOWEST, _HIGHEST, _PER_DEGREE = 8, 128, 1.5
-# Relative error at which a polynomial is accepted, and where no higher degree would do or the
-# degree is high; from how many coefficients it is told, and the largest Lebesgue constant.
-_GOAL, _ENOUGH, _HIGH, _LAST, _LEBESGUE = 1e-10, 1e-8, 64, 4, 30.0
+# Which degree is high; from how many coefficients the error is told, and the largest Lebesgue
+# constant.
+_HIGH, _LAST, _LEBESGUE = 48, 4, 30.0
+# Coefficients fall slower than geometrically: so many times the degrees that this would need,
+# and up to so many times the last degree at once.
+_SLOWER, _MOST_TIMES = 1.3, 3
 # Fewer settings gain nothing: where nodes are none of them, those of a failed attempt are lost.
 _FEWEST, _FEWEST_BETWEEN = 24, 40
 # A node whose error is so many times the usual one would spoil its neighbours.
@@ -50,124 +57,8 @@ _UNUSUAL = 30
 # Settings between nodes that are solved as well. Their places follow the golden ratio, which
 # hardly any period of a sweep and its nodes agrees with.
 _TRIED, _GOLDEN = 7, (math.sqrt(5) - 1) / 2
-# A break this part of an interval away is one at its end.
-_BESIDE = 0.05
-# From here on coefficients fall fast enough also across what a kink leaves: like k^-6 and faster.
-_SMOOTH_BATCH = 12
-
-
-@dataclass(frozen=True, slots=True)
-class _Interval:
-    """Coordinates between two ends, and whether numbers break there.
-
-    They are x = low + (high − low) s; near a break s is like the square of a variable t from
-    −1 to 1, which turns half-integer powers into whole ones.
-    """
-
-    low: float
-    high: float
-    breaks: tuple[bool, bool] = (False, False)
-
-    def cut(self, end: float, start: float, breaks: bool = False) -> list[_Interval]:
-        """The parts up to one place and from another on, and whether numbers break there."""
-        first, last = self.breaks
-        return [
-            _Interval(self.low, end, (first, breaks)),
-            _Interval(start, self.high, (breaks, last)),
-        ]
-
-    def coordinates(self, t: Array) -> Array:
-        """Give x at every t."""
-        u = (1 + t) / 2
-        s = {
-            (False, False): u,
-            (True, False): u * u,
-            (False, True): u * (2 - u),
-            (True, True): np.sin(np.pi / 2 * u) ** 2,
-        }[self.breaks]
-        # Ends are met exactly.
-        return np.where(u < 1, self.low + (self.high - self.low) * s, self.high)
-
-    def variables(self, x: Array) -> Array:
-        """Give t at every x."""
-        s = (x - self.low) / (self.high - self.low)
-        rest = (self.high - x) / (self.high - self.low)
-        u = {
-            (False, False): s,
-            (True, False): np.sqrt(s),
-            (False, True): 1 - np.sqrt(rest),
-            (True, True): 2 / np.pi * np.arctan2(np.sqrt(s), np.sqrt(rest)),
-        }[self.breaks]
-        return np.asarray(2 * u - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A field of settings along which numbers are smooth.
-
-    Args:
-        name: The field.
-        coordinate: In which they are smooth, from the field's value.
-        width: The largest distance of two nodes: along β one standard deviation of what the
-            activation sees, which numbers are averages over; at small batches, whose samples
-            have sharp ends, they may still change within it.
-        value: The field's value from the coordinate; None where nodes must be settings.
-        breaks: Values of the field at which numbers are not smooth.
-    """
-
-    name: str
-    coordinate: Callable[[float], float]
-    width: Callable[[Setting, Solution], float]
-    value: Callable[[float], float] | None
-    breaks: Callable[[Setting], Array]
-
-    def at(self, setting: Setting) -> float:
-        """The coordinate of a setting."""
-        return self.coordinate(getattr(setting, self.name))
-
-    def others(self, setting: Setting) -> tuple[Any, ...]:
-        """The other fields, which all settings of a sweep along it share."""
-        names = (field.name for field in fields(setting))
-        return tuple(getattr(setting, name) for name in names if name != self.name)
-
-    def intervals(self, first: Setting, last: Setting) -> list[_Interval]:
-        """Those between two settings that end where numbers break."""
-        low, high = self.at(first), self.at(last)
-        at = np.empty(0)
-        if first.batch_size < _SMOOTH_BATCH:
-            at = np.sort([self.coordinate(value) for value in self.breaks(first).tolist()])
-        between = at[(at > low) & (at < high)].tolist()
-        return [
-            _Interval(*ends, (_beside(at, *ends), _beside(at, *reversed(ends))))
-            for ends in pairwise([low, *between, high])
-        ]
-
-
-def _beside(breaks: Array, end: float, other: float) -> bool:
-    """Whether numbers break at or near one end of an interval."""
-    return bool((abs(breaks - end) <= _BESIDE * abs(other - end)).any())
-
-
-def _deviation(setting: Setting, solution: Solution) -> float:
-    """About γR, the standard deviation of γRw + β."""
-    kappa = solution.kappa.value
-    return setting.gamma * math.sqrt(kappa / (kappa + setting.eps))
-
-
-AXES = (
-    Axis(
-        *("gamma", math.log, lambda setting, solution: 1.0, math.exp),
-        lambda setting: compute.gammas_of_breaks(Response.of(setting), setting.batch_size),
-    ),
-    Axis(
-        *("beta", float, _deviation, float),
-        lambda setting: compute.betas_of_breaks(Response.of(setting), setting.batch_size),
-    ),
-    Axis(
-        *("batch_size", lambda B: 1 / B, lambda setting, solution: 1.0, None),
-        lambda setting: np.empty(0),
-    ),
-)
+# Collapsed settings between two others that are worth a look at all of them.
+_FEWEST_COLLAPSED = 4
 
 
 def interpolate(axis: Axis, settings: Sequence[Setting]) -> dict[int, Solution]:
@@ -201,8 +92,9 @@ class _Sweep:
         self._axis, self.settings, self._points = axis, settings, points
         self._place = {at: place for place, at in enumerate(points.tolist())}
         self._between: dict[float, Solution] = {}
+        self._growths: dict[int, float] = {}
 
-    def _halves(self, part: _Interval) -> list[_Interval]:
+    def _halves(self, part: Interval) -> list[Interval]:
         """Both halves; along B these end at settings."""
         middle = float(part.coordinates(np.zeros(1))[0])
         if self._axis.value is not None:
@@ -210,7 +102,7 @@ class _Sweep:
         place = int(np.searchsorted(self._points, middle))
         return part.cut(*self._points[[place - 1, place]].tolist())
 
-    def _apart(self, part: _Interval, nodes: Array, alive: Sequence[bool]) -> list[_Interval]:
+    def _apart(self, part: Interval, nodes: Array, alive: Sequence[bool]) -> list[Interval]:
         """Both sides of a pair of settings, one of which has collapsed."""
         first = next(i for i, (one, two) in enumerate(pairwise(alive)) if one != two)
         low, high = np.searchsorted(self._points, nodes[first : first + 2])
@@ -222,31 +114,32 @@ class _Sweep:
         end, start = self._points[[low, high]].tolist()
         return part.cut(end, start, breaks=self._axis.value is not None)
 
-    def _slice(self, part: _Interval) -> slice:
+    def _slice(self, part: Interval) -> slice:
         start = np.searchsorted(self._points, part.low)
         return slice(int(start), int(np.searchsorted(self._points, part.high, side="right")))
 
-    def count(self, part: _Interval) -> int:
+    def count(self, part: Interval) -> int:
         """How many settings lie there."""
         return len(self._points[self._slice(part)])
 
-    def cover(self, part: _Interval) -> list[_Interval]:
+    def cover(self, part: Interval) -> list[Interval]:
         """Interpolate on an interval, or give its parts on which to try.
 
-        There are none if coefficients fall, and if all samples collapse.
+        There are none if coefficients fall, and if all nodes collapse.
 
         Raises:
             ValueError: If a setting is refused.
         """
         inside = self._slice(part)
         points = self._points[inside]
-        left: list[float] = []  # by how much the last coefficients of each degree miss the goal
+        left: dict[int, float] = {}  # by how much the last coefficients of a degree miss the goal
         degree = _LOWEST
         while degree <= _HIGHEST and _PER_DEGREE * degree <= len(points):
             nodes = self._nodes(part, points, degree)
             solutions = [self._solved(at) for at in nodes.tolist()]
             alive = [solution.kappa.value > 0 for solution in solutions]
             if not any(alive):
+                self._fill_collapsed(inside)
                 return []
             if not all(alive):
                 return self._apart(part, nodes, alive)
@@ -254,25 +147,53 @@ class _Sweep:
             fit = _Fit.of(part.variables(nodes), values, errors)
             if fit is None or _uneven(values, errors):
                 break
-            left.append(fit.missing)
-            final = _is_final(left, degree, len(points))
+            left[degree] = fit.missing
+            more = _next_degree(left, len(points))
             if np.diff(nodes).max() <= min(map(self._width, nodes.tolist(), solutions)):
-                enough = final or degree >= _HIGH
-                found = fit.at(part.variables(points), _ENOUGH if enough else _GOAL)
+                enough = more is None or degree >= _HIGH
+                found = fit.at(part.variables(points), self._axis.enough if enough else GOAL)
                 if found:
                     method = f"interpolated between {len(nodes)} settings; {solutions[0].q.method}"
                     taken = self._take(inside.start, *found, method)
                     return [] if taken else self._halves(part)
-            if final:
+            if more is None:
                 break
-            degree *= 2
+            degree = more
         return self._halves(part)
 
-    def _nodes(self, part: _Interval, points: Array, degree: int) -> Array:
+    def _fill_collapsed(self, inside: slice) -> None:
+        """Take settings between collapsed ones for collapsed where no fixed point is near.
+
+        That is so where log F(κ)/κ, at its largest, lies farther below 0 at both ends and in the
+        middle than it differs between them, and small κ shrink at every setting. Others are left
+        to be solved by themselves.
+        """
+        left = [(inside.start, inside.stop - 1)]
+        while left:
+            low, high = left.pop()
+            middle = (low + high) // 2
+            if high - low < _FEWEST_COLLAPSED:
+                continue
+            growth = [self._growth(place) for place in (low, middle, high)]
+            if 2 * max(growth) < min(growth):
+                between = [solve_collapsed(one) for one in self.settings[low : high + 1]]
+                if all(solution.forward[0].value < 1 for solution in between):
+                    for place, solution in enumerate(between, low):
+                        self.found.setdefault(place, solution)
+                    continue
+            left += [(low, middle), (middle, high)]
+
+    def _growth(self, place: int) -> float:
+        """The largest log F(κ)/κ of a setting."""
+        if place not in self._growths:
+            self._growths[place] = growth_of_differences(self.settings[place])
+        return self._growths[place]
+
+    def _nodes(self, part: Interval, points: Array, degree: int) -> Array:
         """Coordinates of nodes, ascending."""
         if self._axis.value is None:
             return np.asarray(points[_near_chebyshev_points(points, degree)])
-        return part.coordinates(chebyshev.chebpts2(degree + 1))
+        return part.coordinates(_chebyshev_points(degree))
 
     def _take(self, start: int, values: Array, bounds: Array, method: str) -> bool:
         """Keep interpolated numbers if they are right at settings that were no nodes."""
@@ -312,27 +233,37 @@ class _Sweep:
         return self.found[place]
 
 
-def _is_final(left: Sequence[float], degree: int, count: int) -> bool:
-    """Whether no higher degree would do, also if coefficients fell geometrically.
+def _next_degree(left: Mapping[int, float], count: int) -> int | None:
+    """The next degree, whose nodes contain those of the last; None if none would do.
 
     Args:
-        left: By how much those of every degree so far miss the goal; the last are of ``degree``.
-        degree: Half of the next.
+        left: By how much coefficients of every degree so far miss the goal.
         count: Settings.
     """
+    degree, missing = list(left.items())[-1]
     highest = min(_HIGHEST, count / _PER_DEGREE)
     if 2 * degree > highest:
-        return True
-    if len(left) < 2 or left[-1] <= 1:
-        return False
-    steps = (highest - degree) / (degree / 2)
-    return math.log(left[-1]) + steps * math.log(left[-1] / left[-2]) > 0
+        return None
+    if len(left) == 1 or missing <= 1:
+        return 2 * degree
+    before, larger = list(left.items())[-2]
+    falls = math.log(larger / missing) / (degree - before)
+    needed = math.log(missing) / max(falls, 1e-9)
+    if degree + needed > highest:  # also if coefficients fell geometrically
+        return None
+    times = math.ceil((degree + _SLOWER * needed) / degree)
+    return degree * max(2, min(times, _MOST_TIMES, int(highest // degree)))
+
+
+def _chebyshev_points(degree: int) -> Array:
+    """Ascending; those of a divisor of the degree are among them to the last digit."""
+    return -np.cos(np.pi * (np.arange(degree + 1) / degree))
 
 
 def _near_chebyshev_points(points: Array, degree: int) -> NDArray[np.intp]:
     """Places of different points, in ascending order, near the Chebyshev points between them."""
     middle, half = (points[-1] + points[0]) / 2, (points[-1] - points[0]) / 2
-    wanted = middle + half * chebyshev.chebpts2(degree + 1)
+    wanted = middle + half * _chebyshev_points(degree)
     nearest = np.rint(np.interp(wanted, points, np.arange(len(points)))).astype(np.intp)
     order = np.arange(degree + 1)
     places = np.maximum.accumulate(nearest - order) + order
@@ -373,7 +304,7 @@ class _Fit:
     @property
     def missing(self) -> float:
         """How many times too large the last coefficients are, were nodes Chebyshev points."""
-        return float((4 * len(self.basis) * self.last / self._allowed(_GOAL)).max())
+        return float((4 * len(self.basis) * self.last / self._allowed(GOAL)).max())
 
     def at(self, points: Array, goal: float) -> tuple[Array, Array] | None:
         """Values and errors at points, or None if coefficients do not fall below a goal."""
@@ -404,7 +335,7 @@ def _scale(rows: Array) -> Array:
 def _uneven(values: Array, errors: Array) -> bool:
     """Whether the error of one node would spoil the others."""
     relative = errors / _scale(values)
-    usual = np.maximum(np.median(relative, axis=0), _GOAL)
+    usual = np.maximum(np.median(relative, axis=0), GOAL)
     return bool((relative > _UNUSUAL * usual).any())
 
 

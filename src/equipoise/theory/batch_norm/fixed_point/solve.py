@@ -31,6 +31,7 @@ from equipoise.theory.batch_norm.averages.reach import whole_range
 from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
 from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
+from equipoise.theory.batch_norm.disc.scan import highest_growth
 from equipoise.theory.batch_norm.fixed_point.closed_form import closed_form
 from equipoise.theory.batch_norm.fixed_point.collapsed import collapsed
 from equipoise.theory.batch_norm.fixed_point.homogeneous import serves, solve_homogeneous
@@ -201,14 +202,34 @@ def solve_together(settings: Sequence[Setting]) -> list[Solution]:
 def _with_eps(settings: Sequence[Setting], f: Response) -> list[Solution]:
     found = []
     for setting, solution in zip(settings, solve_on_disc(settings, f), strict=True):
-        if solution is None:
-            if not _varies(f):
-                averages = compute.averages(f, setting.batch_size, np.ones(1), 0)
-                _refuse_no_signal(setting, averages)
-            found.append(collapsed(setting, f))
-        else:
-            found.append(_checked(setting, solution))
+        found.append(_equal(setting, f) if solution is None else _checked(setting, solution))
     return found
+
+
+def _equal(setting: Setting, f: Response) -> Solution:
+    """The solution where all samples become equal."""
+    if not _varies(f):
+        averages = compute.averages(f, setting.batch_size, np.ones(1), 0)
+        _refuse_no_signal(setting, averages)
+    return collapsed(setting, f)
+
+
+def growth_of_differences(setting: Setting) -> float:
+    """The largest log F(κ)/κ of all κ at ε > 0; infinite where that is not quickly told.
+
+    Raises:
+        ValueError: If f overflows.
+    """
+    return highest_growth(setting, Response.of(setting).within(setting.batch_size))
+
+
+def solve_collapsed(setting: Setting) -> Solution:
+    """The solution of a setting of which it is known that all samples become equal.
+
+    Raises:
+        ValueError: If the activation is constant there.
+    """
+    return _equal(setting, Response.of(setting).within(setting.batch_size))
 
 
 def _varies(f: Response) -> bool:

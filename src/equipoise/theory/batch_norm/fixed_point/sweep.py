@@ -1,12 +1,13 @@
 """Solve many settings at once.
 
 At ε = 0 those of one activation share every array operation; at ε > 0 those of one response and
-batch size share their nodes over the disc. Of what is left, long sweeps along γ, β or B alone are
-interpolated.
+batch size share their nodes over the disc. Of what is left, long sweeps along γ, β, B or ε alone
+are interpolated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,9 +18,10 @@ import numpy as np
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.activation.catalogue import Activation
 from equipoise.theory.batch_norm.averages.polynomials import LARGE_BATCH, row_averages
+from equipoise.theory.batch_norm.fixed_point.axes import AXES, Axis
 from equipoise.theory.batch_norm.fixed_point.closed_form import is_closed
 from equipoise.theory.batch_norm.fixed_point.homogeneous import serves
-from equipoise.theory.batch_norm.fixed_point.interpolate import AXES, Axis, interpolate
+from equipoise.theory.batch_norm.fixed_point.interpolate import interpolate
 from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import (
     TINY_EPS,
@@ -90,7 +92,9 @@ def _along(axis: Axis, settings: Sequence[Setting], solved: Container[int]) -> d
     """Those that others differ from in one field alone."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, setting in enumerate(settings):
-        if i not in solved and not setting.activation.unsure and not is_closed(setting):
+        if i in solved or setting.activation.unsure or is_closed(setting):
+            continue
+        if math.isfinite(axis.at(setting)):
             groups.setdefault(axis.others(setting), []).append(i)
     found: dict[int, Solution] = {}
     for members in groups.values():
