@@ -21,7 +21,7 @@ from scipy.fft import dct
 
 from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages.response import Response
-from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
+from equipoise.theory.batch_norm.disc.cuts import HIGH, resolving_cuts
 
 Array = NDArray[np.float64]
 
@@ -58,6 +58,8 @@ _NODES_PER_PANEL = 4
 # powers, and beside infinite slopes.
 _BETWEEN = panels.analytic(10), panels.analytic(14)
 _BETWEEN_FEW, _FEW = (panels.analytic(12), panels.analytic(16)), 4
+# Between so many cuts or more, polynomials of a high degree may need fewer nodes.
+_BETWEEN_HIGH, _MANY = (panels.analytic(30), panels.analytic(42)), 5
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
 INFINITE = panels.any_powers(100), panels.any_powers(140)
 
@@ -115,25 +117,30 @@ class Circles:
             band = _band(f, root * reach)
             if band <= _WIDEST_BAND:
                 return replace(smooth, band=band)
-        missed = 0.0, 0.0
+        missed, rules = (0.0, 0.0), None
         wide = f.gamma * root * reach
         if f.is_homogeneous:
             cuts = f.kinks
         else:
             cuts, missed = resolving_cuts(f, batch_size, wide, c)
+            if cuts.size >= _MANY and not f.has_powers:
+                fewer, lost = resolving_cuts(f, batch_size, wide, c, HIGH)
+                if _nodes(fewer, _BETWEEN_HIGH) < _nodes(cuts, _BETWEEN):
+                    cuts, missed, rules = fewer, lost, _BETWEEN_HIGH
         if not (cuts.size or f.has_powers):  # all angles at once are too wide for those rules
             band = _band(f, root * reach)
             if band <= _WIDEST_BAND:
                 return replace(smooth, band=band)
         if cuts.size > 1 and not f.kinks.size:
-            nodes = (2 * cuts.size + 1) * sum(rule.left.size for rule in _BETWEEN)
+            nodes = _nodes(cuts, rules or _BETWEEN)
             least = _NODES_PER_PANEL * np.pi * wide / np.diff(cuts).min()
             # The finer of both trapezoidal rules has half as many nodes again.
             if least < nodes and 2.5 * (band := _band(f, root * reach, least)) < nodes:
                 return replace(smooth, band=band)
-        rules = _BETWEEN if cuts.size > _FEW else _BETWEEN_FEW
         if f.has_powers:
             rules = INFINITE if f.has_infinite_slopes else _POWERS
+        elif rules is None:
+            rules = _BETWEEN if cuts.size > _FEW else _BETWEEN_FEW
         return cls(f, batch_size, cuts, 0, rules, missed, reach, c)
 
     def serve(self, reach: float, c: float) -> bool:
@@ -350,6 +357,11 @@ class Circles:
         found = np.concatenate([one.reshape(rows, -1), two.reshape(rows, -1)], 1).T[_PRODUCTS]
         found[[GAP, MEAN_12, MEAN_BOTH]] /= 2
         return np.asarray(found)
+
+
+def _nodes(cuts: Array, rules: tuple[panels.UnitRule, panels.UnitRule]) -> int:
+    """How many nodes a circle has by both rules between cuts."""
+    return (2 * cuts.size + 1) * sum(rule.left.size for rule in rules)
 
 
 def _products(left: Array, right: Array) -> Array:

@@ -1,7 +1,8 @@
 """Cuts of a response's argument, between which polynomials follow values and slopes.
 
-Panels are halved until a polynomial of degree 16 is right at points between its nodes, or what it
-misses is the noise of the function itself.
+Panels are halved until a polynomial is right at points between its nodes, or what it misses is the
+noise of the function itself. Polynomials of a high degree need fewer nodes in all where f bends
+slowly or often, and more where it is steep in a few places.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from equipoise.theory.batch_norm.averages.response import Response
@@ -16,13 +18,6 @@ from equipoise.theory.batch_norm.setting import ConvergenceError
 
 Array = NDArray[np.float64]
 
-_DEGREE = 16
-_NODES = np.cos(np.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-_CHECKS = np.sin(np.linspace(-1.5, 1.5, 21)) * 0.999 + 0.0007
-_POINTS = np.concatenate([_NODES, _CHECKS])
-_INTERPOLATION = np.polynomial.chebyshev.chebvander(_CHECKS, _DEGREE) @ np.linalg.inv(
-    np.polynomial.chebyshev.chebvander(_NODES, _DEGREE)
-)
 # Largest part of f that a panel's polynomial may miss. At 1e-10 steep functions at γ = 10 had
 # κ off by 1e-11, and both rules agreed on it.
 _RESOLVED, _NOISE = 1e-13, 1e-4
@@ -36,8 +31,38 @@ _ANYWHERE, _STEEP = np.linspace(-20, 20, 161), 1e3
 _TINY, _UNIT = float(np.finfo(float).tiny), float(np.finfo(float).eps)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Polynomials:
+    """Polynomials of one degree on [-1, 1].
+
+    Args:
+        nodes: How many nodes they go through.
+        points: Those, and others where they are checked.
+        interpolation: Values at the latter from those at the former.
+    """
+
+    nodes: int
+    points: Array
+    interpolation: Array
+
+    @classmethod
+    def of(cls, degree: int) -> Polynomials:
+        """Those of a degree."""
+        nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
+        checks = np.sin(np.linspace(-1.5, 1.5, degree + 5)) * 0.999 + 0.0007
+        basis = [chebyshev.chebvander(x, degree) for x in (nodes, checks)]
+        return cls(nodes.size, np.concatenate([nodes, checks]), basis[1] @ np.linalg.inv(basis[0]))
+
+
+LOW, HIGH = Polynomials.of(16), Polynomials.of(48)
+
+
 def resolving_cuts(
-    f: Response, batch_size: int, reach: float, c: float = 0.0
+    f: Response,
+    batch_size: int,
+    reach: float,
+    c: float = 0.0,
+    polynomials: Polynomials = LOW,
 ) -> tuple[Array, tuple[float, float]]:
     """Kinks, and cuts between which polynomials follow values and slopes.
 
@@ -48,6 +73,7 @@ def resolving_cuts(
         batch_size: B.
         reach: Arguments of φ are within this distance of β.
         c: Bε/κ.
+        polynomials: Of which degree; beside fractional powers of the lower one.
 
     Returns:
         Arguments of φ, ascending, without the ends; and what polynomials may miss of values and
@@ -56,7 +82,7 @@ def resolving_cuts(
     special = np.array(sorted({*f.kinks.tolist(), *f.activation.turns}))
     low, high = f.beta - reach, f.beta + reach
     inside = special[(special > low) & (special < high)]
-    search = _Search.of(f, batch_size, reach, c, inside)
+    search = _Search.of(f, batch_size, reach, c, inside, polynomials)
     failing, lost = search.failing(inside)
     ends = np.unique(np.concatenate([inside, *failing]))
     cuts = ends[(ends > low) & (ends < high)]
@@ -83,6 +109,7 @@ class _Search:
         c: Bε/κ.
         size: Of values less f(0), and of slopes, times √density, of shape ``[2, 1]``.
         noisy: What their rounding may reach.
+        polynomials: What is to follow them.
     """
 
     f: Response
@@ -91,9 +118,18 @@ class _Search:
     c: float
     size: Array
     noisy: Array
+    polynomials: Polynomials
 
     @classmethod
-    def of(cls, f: Response, batch_size: int, reach: float, c: float, inside: Array) -> _Search:
+    def of(
+        cls,
+        f: Response,
+        batch_size: int,
+        reach: float,
+        c: float,
+        inside: Array,
+        polynomials: Polynomials,
+    ) -> _Search:
         """Look at f at many places, and at those given, where it may be largest."""
         seen = np.concatenate([f.beta + reach * _SEEN, inside])
         seen = seen[(seen[:, None] != f.kinks).all(1)]
@@ -108,7 +144,7 @@ class _Search:
         steepest = np.abs(elsewhere[np.isfinite(elsewhere)]).max()
         floor = [largest, min(steepest, _STEEP * f.gamma * largest)]
         noisy = np.maximum(_NOISE * size, 8 * _UNIT * np.array(floor))
-        return cls(f, batch_size, reach, c, size[:, None], noisy[:, None])
+        return cls(f, batch_size, reach, c, size[:, None], noisy[:, None], polynomials)
 
     def failing(self, inside: Array) -> tuple[list[Array], Array]:
         """Ends and middles of all panels that polynomials do not follow.
@@ -128,7 +164,7 @@ class _Search:
         while True:
             below = _parts(left, right)
             if ahead is None:
-                missed, ahead = _and_ahead(self.f, (left, right), below)
+                missed, ahead = self._and_ahead((left, right), below)
             else:
                 missed, ahead = ahead, None
             bad, deviation = self._fails(left, right, missed, before)
@@ -146,7 +182,7 @@ class _Search:
             if ahead is not None:
                 ahead = ahead[..., bad].reshape(2, 2, -1)[..., first]
             if left.size > _MOST_CUTS:
-                bad, deviation = self._fails(left, right, _unresolved(self.f, left, right), before)
+                bad, deviation = self._fails(left, right, self._unresolved(left, right), before)
                 return found, deviation[:, bad].max(1, initial=0.0)
 
     def _fails(
@@ -172,6 +208,61 @@ class _Search:
         width = _NARROWEST * np.maximum(self.reach, np.abs(left + right) / 2)
         return bad.any(0) & (right - left > width), deviation
 
+    def _and_ahead(
+        self, panels: tuple[Array, Array], below: tuple[Array, Array]
+    ) -> tuple[Array, Array | None]:
+        """What is missed on panels, ``[2, 2, panels]``, and on their parts, ``[2, 2, 3, panels]``.
+
+        A few panels take as long as four times as many, most of which will be asked for next.
+        """
+        count = panels[0].size
+        if count > _MOST_AHEAD or self.f.has_powers:
+            return self._unresolved(*panels), None
+        ends = (
+            np.concatenate([own, parts.ravel()]) for own, parts in zip(panels, below, strict=True)
+        )
+        both = self._unresolved(*ends)
+        return both[..., :count], both[..., count:].reshape(2, 2, 3, count)
+
+    def _unresolved(self, left: Array, right: Array) -> Array:
+        """What polynomials miss of values and slopes, and rounding: ``[2, 2, panels]``.
+
+        Next to a fractional power, panels are seen in halves that shrink towards it.
+        """
+        f = self.f
+        ends = np.isin([left, right], f.powers) if f.has_powers else np.zeros((2, left.size), bool)
+        whole = ~ends.any(0)
+        if whole.all():
+            return self._missed(left, right)[:2]
+        found = np.zeros((2, 2, left.size))
+        if whole.any():
+            found[:, :, whole] = self._missed(left[whole], right[whole])[:2]
+        halves = 2.0 ** -np.arange(_HALVES)
+        for i in np.flatnonzero(~whole):
+            a, b = left[i], right[i]
+            if ends[:, i].all():
+                found[0, :, i] = np.inf
+                continue
+            far = a + (b - a) * halves if ends[0, i] else b - (b - a) * halves
+            near = np.minimum(far[:-1], far[1:]), np.maximum(far[:-1], far[1:])
+            deviation, rounding, sizes = self._missed(*near)
+            # Slopes may grow without bound: each half counts by its own size.
+            relative = np.maximum(deviation - rounding, 0) / np.maximum(sizes, _TINY)
+            found[0, :, i] = relative.max(1) * sizes[:, 0]
+        return found
+
+    def _missed(self, left: Array, right: Array) -> Array:
+        """How far polynomials are off, what of that is rounding, and sizes: ``[3, 2, panels]``."""
+        middle, half = (left + right) / 2, (right - left) / 2
+        at = middle[:, None] + half[:, None] * self.polynomials.points
+        both = np.array(self.f(at))  # [2, panels, points]
+        nodes, checks = np.split(both, [self.polynomials.nodes], axis=-1)
+        deviation = np.abs(nodes @ self.polynomials.interpolation.T - checks).max(-1)
+        high, low = checks.max(-1), checks.min(-1)
+        sizes = np.maximum(high, -low)
+        rounding = 1e-14 * np.maximum(1, np.abs(middle)) / half
+        return np.array([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])
+
 
 def _root_density(f: Response, batch_size: int, c: float, distance: Array) -> Array:
     """√density at a distance of φ's argument from β, at most 1."""
@@ -187,57 +278,3 @@ def _parts(left: Array, right: Array) -> tuple[Array, Array]:
     """
     cut, quarter = (left + right) / 2, (right - left) / 4
     return np.array([left, cut, cut - quarter]), np.array([cut, right, cut + quarter])
-
-
-def _and_ahead(
-    f: Response, panels: tuple[Array, Array], below: tuple[Array, Array]
-) -> tuple[Array, Array | None]:
-    """What is missed on panels, ``[2, 2, panels]``, and on their parts, ``[2, 2, 3, panels]``.
-
-    A few panels take as long as four times as many, most of which will be asked for next.
-    """
-    count = panels[0].size
-    if count > _MOST_AHEAD or f.has_powers:
-        return _unresolved(f, *panels), None
-    ends = (np.concatenate([own, parts.ravel()]) for own, parts in zip(panels, below, strict=True))
-    both = _unresolved(f, *ends)
-    return both[..., :count], both[..., count:].reshape(2, 2, 3, count)
-
-
-def _unresolved(f: Response, left: Array, right: Array) -> Array:
-    """What polynomials miss of values and slopes, and rounding: ``[2, 2, panels]``.
-
-    Next to a fractional power, panels are seen in halves that shrink towards it.
-    """
-    ends = np.isin([left, right], f.powers) if f.has_powers else np.zeros((2, left.size), bool)
-    whole = ~ends.any(0)
-    if whole.all():
-        return _missed(f, left, right)[:2]
-    found = np.zeros((2, 2, left.size))
-    if whole.any():
-        found[:, :, whole] = _missed(f, left[whole], right[whole])[:2]
-    halves = 2.0 ** -np.arange(_HALVES)
-    for i in np.flatnonzero(~whole):
-        a, b = left[i], right[i]
-        if ends[:, i].all():
-            found[0, :, i] = np.inf
-            continue
-        far = a + (b - a) * halves if ends[0, i] else b - (b - a) * halves
-        near = np.minimum(far[:-1], far[1:]), np.maximum(far[:-1], far[1:])
-        deviation, rounding, sizes = _missed(f, *near)
-        # Slopes may grow without bound: each half counts by its own size.
-        relative = np.maximum(deviation - rounding, 0) / np.maximum(sizes, _TINY)
-        found[0, :, i] = relative.max(1) * sizes[:, 0]
-    return found
-
-
-def _missed(f: Response, left: Array, right: Array) -> Array:
-    """How far polynomials are off, what of that is rounding, and sizes: ``[3, 2, panels]``."""
-    middle, half = (left + right) / 2, (right - left) / 2
-    both = np.array(f(middle[:, None] + half[:, None] * _POINTS))  # [2, panels, points]
-    nodes, checks = both[..., : _NODES.size], both[..., _NODES.size :]
-    deviation = np.abs(nodes @ _INTERPOLATION.T - checks).max(-1)
-    high, low = checks.max(-1), checks.min(-1)
-    sizes = np.maximum(high, -low)
-    rounding = 1e-14 * np.maximum(1, np.abs(middle)) / half
-    return np.array([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])
