@@ -39,22 +39,27 @@ class Polynomials:
         nodes: How many nodes they go through.
         points: Those, and others where they are checked.
         interpolation: Values at the latter from those at the former.
+        last: Coefficients from some degree on, from values at the nodes. Their products must be
+            small too: rules with few nodes do not integrate what oscillates up to the very degree.
     """
 
     nodes: int
     points: Array
     interpolation: Array
+    last: Array
 
     @classmethod
-    def of(cls, degree: int) -> Polynomials:
-        """Those of a degree."""
+    def of(cls, degree: int, products: int) -> Polynomials:
+        """Those of a degree, and from which on products of two terms are left to be small."""
         nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
         checks = np.sin(np.linspace(-1.5, 1.5, degree + 5)) * 0.999 + 0.0007
         basis = [chebyshev.chebvander(x, degree) for x in (nodes, checks)]
-        return cls(nodes.size, np.concatenate([nodes, checks]), basis[1] @ np.linalg.inv(basis[0]))
+        inverse: Array = np.linalg.inv(basis[0])
+        points = np.concatenate([nodes, checks])
+        return cls(nodes.size, points, basis[1] @ inverse, inverse[products:])
 
 
-LOW, HIGH = Polynomials.of(16), Polynomials.of(48)
+LOW, HIGH = Polynomials.of(16, 16), Polynomials.of(48, 28)
 
 
 def resolving_cuts(
@@ -260,6 +265,8 @@ class _Search:
         deviation = np.abs(nodes @ self.polynomials.interpolation.T - checks).max(-1)
         high, low = checks.max(-1), checks.min(-1)
         sizes = np.maximum(high, -low)
+        products = np.abs(nodes @ self.polynomials.last.T).max(-1) ** 2
+        deviation = np.maximum(deviation, products / np.maximum(sizes, _TINY))
         rounding = 1e-14 * np.maximum(1, np.abs(middle)) / half
         return np.array([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])
 
