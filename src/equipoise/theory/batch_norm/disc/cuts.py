@@ -54,7 +54,7 @@ class Polynomials:
         nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
         checks = np.sin(np.linspace(-1.5, 1.5, degree + 5)) * 0.999 + 0.0007
         basis = [chebyshev.chebvander(x, degree) for x in (nodes, checks)]
-        inverse: Array = np.linalg.inv(basis[0])
+        inverse = np.asarray(np.linalg.inv(basis[0]), dtype=np.float64)
         points = np.concatenate([nodes, checks])
         return cls(nodes.size, points, basis[1] @ inverse, inverse[products:])
 
