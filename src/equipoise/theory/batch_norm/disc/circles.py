@@ -58,7 +58,8 @@ _NODES_PER_PANEL = 4
 # powers, and beside infinite slopes.
 _BETWEEN = panels.analytic(10), panels.analytic(14)
 _BETWEEN_FEW, _FEW = (panels.analytic(12), panels.analytic(16)), 4
-# Between so many cuts or more, polynomials of a high degree may need fewer nodes.
+# Between so many cuts or more, polynomials of a high degree may need fewer nodes, unless f is
+# known to be steep in some places.
 _BETWEEN_HIGH, _MANY = (panels.analytic(30), panels.analytic(42)), 5
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
 INFINITE = panels.any_powers(100), panels.any_powers(140)
@@ -123,7 +124,7 @@ class Circles:
             cuts = f.kinks
         else:
             cuts, missed = resolving_cuts(f, batch_size, wide, c)
-            if cuts.size >= _MANY and not f.has_powers:
+            if cuts.size >= _MANY and not (f.has_powers or f.activation.turns):
                 fewer, lost = resolving_cuts(f, batch_size, wide, c, HIGH)
                 if _nodes(fewer, _BETWEEN_HIGH) < _nodes(cuts, _BETWEEN):
                     cuts, missed, rules = fewer, lost, _BETWEEN_HIGH
