@@ -47,9 +47,9 @@ _LOWEST, _HIGHEST, _PER_DEGREE = 8, 128, 1.5
 # Which degree is high; from how many coefficients the error is told, and the largest Lebesgue
 # constant.
 _HIGH, _LAST, _LEBESGUE = 48, 4, 30.0
-# Coefficients fall slower than geometrically: so many times the degrees that this would need,
-# and up to so many times the last degree at once.
-_SLOWER, _MOST_TIMES = 1.3, 3
+# Coefficients fall slower than geometrically: so many times the degrees that this would need, more
+# at batches of so many or fewer, and up to so many times the last degree at once.
+_SLOWER, _MUCH_SLOWER, _TINY_BATCH, _MOST_TIMES = 1.3, 2.2, 5, 4
 # Fewer settings gain nothing: where nodes are none of them, those of a failed attempt are lost.
 _FEWEST, _FEWEST_BETWEEN = 24, 40
 # A node whose error is so many times the usual one would spoil its neighbours.
@@ -133,6 +133,8 @@ class _Sweep:
         inside = self._slice(part)
         points = self._points[inside]
         left: dict[int, float] = {}  # by how much the last coefficients of a degree miss the goal
+        tiny = self.settings[inside.start].batch_size <= _TINY_BATCH
+        slower = _MUCH_SLOWER if tiny else _SLOWER
         degree = _LOWEST
         while degree <= _HIGHEST and _PER_DEGREE * degree <= len(points):
             nodes = self._nodes(part, points, degree)
@@ -148,7 +150,7 @@ class _Sweep:
             if fit is None or _uneven(values, errors):
                 break
             left[degree] = fit.missing
-            more = _next_degree(left, len(points))
+            more = _next_degree(left, len(points), slower)
             if np.diff(nodes).max() <= min(map(self._width, nodes.tolist(), solutions)):
                 enough = more is None or degree >= _HIGH
                 found = fit.at(part.variables(points), self._axis.enough if enough else GOAL)
@@ -233,12 +235,13 @@ class _Sweep:
         return self.found[place]
 
 
-def _next_degree(left: Mapping[int, float], count: int) -> int | None:
+def _next_degree(left: Mapping[int, float], count: int, slower: float) -> int | None:
     """The next degree, whose nodes contain those of the last; None if none would do.
 
     Args:
         left: By how much coefficients of every degree so far miss the goal.
         count: Settings.
+        slower: How many times the degrees are needed that geometric coefficients would need.
     """
     degree, missing = list(left.items())[-1]
     highest = min(_HIGHEST, count / _PER_DEGREE)
@@ -251,7 +254,7 @@ def _next_degree(left: Mapping[int, float], count: int) -> int | None:
     needed = math.log(missing) / max(falls, 1e-9)
     if degree + needed > highest:  # also if coefficients fell geometrically
         return None
-    times = math.ceil((degree + _SLOWER * needed) / degree)
+    times = math.ceil((degree + slower * needed) / degree)
     return degree * max(2, min(times, _MOST_TIMES, int(highest // degree)))
 
 
