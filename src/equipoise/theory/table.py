@@ -121,8 +121,8 @@ def prediction_table(
 
     Instability is reported on each rate (``rate.stable``), not as a warning. Of many settings that
     differ in γ, β, ε or the batch size alone, some are solved and the others interpolated: in a
-    third of the time or less, with errors of up to 1e-8 in units of the rate where a single
-    setting has 1e-12. Every number states its own, and ``method`` says how it was found.
+    third of the time or less, with errors of up to some 1e-8 where a single setting has 1e-12.
+    Every number states its own, and ``method`` says how it was found.
 
     Args:
         settings: Settings; or activations, which are combined with every batch size and take
