@@ -266,7 +266,8 @@ class _Search:
         high, low = checks.max(-1), checks.min(-1)
         sizes = np.maximum(high, -low)
         products = np.abs(nodes @ self.polynomials.last.T).max(-1) ** 2
-        deviation = np.maximum(deviation, products / np.maximum(sizes, _TINY))
+        with np.errstate(over="ignore"):  # infinite where a peak lies between the checks
+            deviation = np.maximum(deviation, products / np.maximum(sizes, _TINY))
         rounding = 1e-14 * np.maximum(1, np.abs(middle)) / half
         return np.array([deviation, rounding * (high - low) + 2e-15 * sizes, sizes])
 
