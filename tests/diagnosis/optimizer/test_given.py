@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LinearLR, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR
 
-from equipoise.diagnosis.optimizer.given import peak_rate, stepping_of
+from equipoise.diagnosis.optimizer.given import stepping_of
 
 
 def build():
@@ -59,23 +59,67 @@ def test_an_optimiser_is_copied_with_its_state_for_a_copy():
     assert old["exp_avg"] is not new["exp_avg"]
 
 
-def test_the_rate_of_a_schedule_is_its_largest():
+class Lookahead(torch.optim.SGD):
+    """Keeps slow weights, and a list of its own."""
+
+    def __init__(self, parameters, lr, every=2):
+        super().__init__(parameters, lr=lr)
+        self.every, self.first = every, self.param_groups[0]["params"]
+
+    def step(self, closure=None):
+        assert self.every == 2
+        super().step(closure)
+        self.first[0].data.zero_()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Lookahead])
+def test_attributes_of_an_optimisers_class_are_copied(kind):
+    """PyTorch's own copies drop them, and their steps fail."""
+    model, copy = build(), build()
+    given = kind(model.parameters(), lr=0.1)
+    start = model[0].weight.detach().clone()
+
+    def closure():
+        loss = copy(torch.ones(1, 3)).square().sum()
+        loss.backward()
+        return loss
+
+    (optimizer,) = stepping_of(model, given, copy)[0].make(copy)
+    optimizer.step(closure)
+    assert torch.equal(model[0].weight, start)
+    assert not torch.equal(copy[0].weight, start)
+
+
+def test_tensors_beside_the_models_are_held_themselves():
+    model, copy, temperature = build(), build(), nn.Parameter(torch.ones(()))
+    given = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
+    (optimizer,) = stepping_of(model, given, copy)[0].make(copy)
+    *own, last = optimizer.param_groups[0]["params"]
+    assert {id(p) for p in own} == {id(p) for p in copy.parameters()}
+    assert last is temperature
+
+
+def test_hooks_on_steps_are_an_obstacle_unless_a_function_registers_them():
+    def hooked(model):
+        optimizer = sgd(model)
+        optimizer.register_step_pre_hook(lambda *_: None)
+        return optimizer
+
     model = build()
-    given = sgd(model)
-    LinearLR(given, start_factor=1e-3)
-    assert given.param_groups[0]["lr"] == pytest.approx(1e-4)
-    assert peak_rate(given.param_groups[0]) == 0.1
-    assert stepping_of(model, given, build())[0].warms_up
-    OneCycleLR(given, max_lr=3.0, total_steps=10)
-    assert peak_rate(given.param_groups[0]) == 3.0
-    assert not stepping_of(model, sgd(model), build())[0].warms_up
+    stepping, _ = stepping_of(model, hooked(model), build())
+    assert stepping.obstacle.startswith("hooks on its steps")
+    assert stepping_of(model, hooked, build())[0].obstacle == ""
 
 
 REFUSED = {
     "of a factory's models": (build, lambda: sgd(build()), "a function that makes new ones"),
-    "a name": (build, lambda: "adam", "optimizer is a str. Give the optimiser"),
+    "a name": (build, lambda: "adam", "optimizer is of type str. Give the optimiser"),
     "a function that raises": (build, lambda: lambda model: model.nope, "raised AttributeError"),
-    "a function that returns none": (build, lambda: lambda model: None, "returned NoneType"),
+    "a function that returns none": (
+        build,
+        lambda: lambda model: None,
+        "returned None, not a torch",
+    ),
     "a class that needs a rate": (build, lambda: partial(sgd, model=3), "raised TypeError"),
 }
 
@@ -110,16 +154,23 @@ class TestFrameworks:
         copy = Lit()
         stepping, words = stepping_of(Lit(), None, copy)
         assert holds(stepping.make(copy)[0], copy)
-        assert not stepping.by_hand
+        assert stepping.obstacle == ""
         assert words == "optimiser: that of configure_optimizers"
         copy.automatic_optimization = False
-        assert stepping_of(Lit(), None, copy)[0].by_hand
+        by_hand = "the model takes its steps by hand"
+        for given in (None, Lit.configure_optimizers):
+            assert stepping_of(Lit(), given, copy)[0].obstacle == by_hand
 
     def test_one_that_needs_its_trainer_is_told(self):
         stepping, words = stepping_of(Lit(), None, Lit(world=2))
         assert stepping is None
         assert "configure_optimizers raised AttributeError" in words
         assert words.endswith("give optimizer=")
+
+    def test_one_that_configures_none_is_told(self, monkeypatch):
+        monkeypatch.setattr(Lit, "configure_optimizers", lambda self: None)
+        words = "optimiser: none, as configure_optimizers returned None; give optimizer="
+        assert stepping_of(Lit(), None, Lit()) == (None, words)
 
     def test_a_trainers_own_is_made_without_a_trace_in_it(self):
         trainer, copy = HuggingFace(build()), build()
@@ -136,6 +187,14 @@ class TestFrameworks:
         (optimizer,) = stepping_of(trainer, None, copy)[0].make(copy)
         assert holds(optimizer, copy)
         assert optimizer.param_groups[0]["lr"] == 0.7
+
+    def test_the_schedule_that_a_trainer_was_given_tells_the_rate(self):
+        trainer, copy = HuggingFace(build()), build()
+        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=1.0)
+        trainer.lr_scheduler = LambdaLR(trainer.optimizer, lambda step: min(step, 5) / 100)
+        (optimizer,) = stepping_of(trainer, None, copy)[0].make(copy)
+        assert optimizer.param_groups[0]["lr"] == 0.05
+        assert trainer.optimizer.param_groups[0]["lr"] == trainer.lr_scheduler.last_epoch == 0
 
     def test_without_any_nobody_says_how(self):
         assert stepping_of(build(), None, build()) == (None, "")

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from equipoise.diagnosis.optimizer.given import Stepping, peak_rate
+from equipoise.diagnosis.optimizer.given import Stepping
 from equipoise.diagnosis.optimizer.record import OptimizerCheck
-from equipoise.diagnosis.optimizer.trial import Trainee, try_rates
+from equipoise.diagnosis.optimizer.schedule import peak_rate
+from equipoise.diagnosis.optimizer.trial import NeedsClosureError, Trainee, try_rates
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.refusals import in_words
 from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.progress import silent
+from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
 
 # Seconds for steps at other learning rates than the user's, where the loss does not fall at that.
@@ -38,7 +40,7 @@ def check_optimizer(
     """
     model = problem.fresh(problem.seed)
     optimizers = stepping.make(model)
-    found = _described(model, optimizers)
+    found = replace(_described(model, optimizers), schedule=stepping.schedule)
     reason = _obstacle(found, stepping, optimizers)
     if reason:
         return replace(found, reason=reason)
@@ -49,7 +51,10 @@ def check_optimizer(
         return Trainee(copy, optimizer, stepping.clip, stepping.warms_up)
 
     try:
-        outcome, trials, unmoved = try_rates(problem, trainee, report, _PATIENCE)
+        with surroundings_kept(model):
+            outcome, trials, unmoved = try_rates(problem, trainee, report, _PATIENCE)
+    except NeedsClosureError as error:
+        return replace(found, reason=str(error))
     except Exception as error:  # of the user's code; it is not to cost the rest of the check-up
         let_go(error)
         if lacks_memory(error):  # a training holds one copy less
@@ -76,17 +81,23 @@ def _described(model: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) 
 def _half_life(group: Mapping[str, Any]) -> float:
     r"""Steps in which weight decay alone halves weights, :math:`\ln 2/(\eta\lambda/(1-\mu))`.
 
-    Adam's own decay goes through its normalisation and does not count.
+    Only decay whose size is known counts: that of AdamW and Muon is subtracted beside the step,
+    that of SGD goes through its momentum μ. Adam's own goes through its normalisation.
 
     Examples:
-        >>> round(_half_life({"lr": 0.1, "weight_decay": 0.1, "momentum": 0.0}))
+        >>> sgd = {"lr": 0.1, "weight_decay": 0.1, "dampening": 0.0}
+        >>> [round(_half_life({**sgd, "momentum": momentum})) for momentum in (0.0, 0.5)]
+        [69, 35]
+        >>> round(_half_life({"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}))
         69
-        >>> _half_life({"lr": 0.1, "weight_decay": 0.0})
+        >>> _half_life({"lr": 0.1, "weight_decay": 0.1, "betas": (0.9, 0.999)})
         inf
     """
-    is_adaptive = "betas" in group and not group.get("decoupled_weight_decay", False)
-    decay = 0.0 if is_adaptive else float(group.get("weight_decay", 0.0))
-    rate = peak_rate(group) * decay / max(1 - float(group.get("momentum", 0.0)), 1e-3)
+    is_of_sgd, is_of_muon = "dampening" in group, "ns_coefficients" in group
+    if not (is_of_sgd or is_of_muon or group.get("decoupled_weight_decay", False)):
+        return math.inf
+    kept = float(group.get("momentum", 0.0)) if is_of_sgd else 0.0
+    rate = peak_rate(group) * float(group.get("weight_decay", 0.0)) / max(1 - kept, 1e-3)
     return math.log(2) / rate if rate > 0 else math.inf
 
 
@@ -96,8 +107,8 @@ def _obstacle(
     """Why no steps can be tried; empty if they can."""
     if found.is_of_another_model:
         return "it holds none of the model's parameters"
-    if stepping.by_hand:
-        return "the model takes its steps by hand"
+    if stepping.obstacle:
+        return stepping.obstacle
     if len(optimizers) > 1:
         return "there are several, which take turns"
     if found.climbs:

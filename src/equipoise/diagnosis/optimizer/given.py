@@ -7,12 +7,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from equipoise.diagnosis.inputs.frameworks import is_lightning, is_trainer
+from equipoise.diagnosis.optimizer.record import Schedule
+from equipoise.diagnosis.optimizer.schedule import rates_of
 from equipoise.diagnosis.problem import Model
 from equipoise.records.wording import said
 
@@ -22,7 +26,21 @@ OptimizerOf: TypeAlias = Callable[[nn.Module], torch.optim.Optimizer]
 GivenOptimizer: TypeAlias = torch.optim.Optimizer | OptimizerOf | Any
 """An optimiser of the model's parameters, a function of the model, or an optimiser's class."""
 
+_Made: TypeAlias = tuple[tuple[Optimizer, ...], tuple[LRScheduler, ...]]
+_Kind = TypeVar("_Kind")
+
 _EXAMPLE = "such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+
+
+class NoOptimizerError(ValueError):
+    """A function of the model that was to return an optimiser has returned something else."""
+
+    def __init__(self, returned: object) -> None:
+        self.kind = "None" if returned is None else f"an object of type {type(returned).__name__}"
+        super().__init__(
+            f"optimizer(model) returned {self.kind}, not a torch.optim.Optimizer. Return the "
+            "optimiser that takes the steps."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +48,31 @@ class Stepping:
     """How a training of the user's takes its steps.
 
     Args:
-        make: Returns the optimisers of a copy of the model.
+        make: Returns the optimisers of a copy of the model, at the peak of their schedule.
         clip: The largest norm of gradients; None without clipping.
-        warms_up: Whether the learning rate rises from zero at the start.
-        by_hand: Whether the model steps them itself.
+        warms_up: Whether the learning rate starts below its peak.
+        obstacle: Why copies of the model cannot take the steps; empty if they can.
         origin: Where it was found, if it was not given.
+        schedule: What is known of the schedule.
     """
 
-    make: Callable[[nn.Module], tuple[torch.optim.Optimizer, ...]]
+    make: Callable[[nn.Module], tuple[Optimizer, ...]]
     clip: float | None = None
     warms_up: bool = False
-    by_hand: bool = False
+    obstacle: str = ""
     origin: str = ""
+    schedule: Schedule = "known"
 
 
-def optimizer_of(optimizer: OptimizerOf, model: nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(optimizer: OptimizerOf, model: nn.Module) -> Optimizer:
     """Call a function of the model that returns one optimiser.
 
     Raises:
         ValueError: If it raises or returns anything else.
     """
     found = _called(optimizer, model)
-    if not isinstance(found, torch.optim.Optimizer):
-        raise ValueError(
-            f"optimizer(model) returned {type(found).__name__}, not a torch.optim.Optimizer. "
-            "Return the optimiser that takes the steps."
-        )
+    if not isinstance(found, Optimizer):
+        raise NoOptimizerError(found)
     return found
 
 
@@ -66,9 +83,9 @@ def stepping_of(
 
     Args:
         subject: The model as it was given: a module, a factory or a trainer.
-        optimizer: An optimiser of the module's parameters, several of them, a function of the
-            model that returns them, or a class of optimisers; None for that of a LightningModule
-            or of a Hugging Face Trainer.
+        optimizer: An optimiser of the module's parameters, several of them, also together with
+            their schedulers, a function of the model that returns such, or a class of optimisers;
+            None for that of a LightningModule or of a Hugging Face Trainer.
         model: A copy of the model, for which an optimiser is made.
 
     Returns:
@@ -79,22 +96,68 @@ def stepping_of(
             module whose parameters it could hold.
     """
     if optimizer is not None:
-        given = _given(subject, optimizer, model)
-        given.make(model)
-        return given, ""
+        return _given(subject, optimizer, model).stepping(model), ""
     own = _own(subject, model)
     if own is None:
         return None, ""
     try:
-        own.make(model)
+        return own.stepping(model), f"optimiser: that of {own.origin}"
+    except NoOptimizerError as error:
+        words = f"returned {error.kind}"
     except ValueError as error:
-        words = said(error.__cause__ or error).rstrip(".")
-        return None, f"optimiser: none, as {own.origin} raised {words}; give optimizer="
-    return own, f"optimiser: that of {own.origin}"
+        words = f"raised {said(error.__cause__ or error).rstrip('.')}"
+    return None, f"optimiser: none, as {own.origin} {words}; give optimizer="
 
 
-def _given(subject: Model, optimizer: GivenOptimizer, fresh: nn.Module) -> Stepping:
-    held = _optimizers_in(optimizer)
+@dataclass(frozen=True, slots=True)
+class _Makings:
+    """What makes optimisers and schedulers for a copy of the model.
+
+    Args:
+        make: Returns both.
+        clip: The largest norm of gradients; None without clipping.
+        warms_up: Whether the framework lets the learning rate rise at the start.
+        obstacle: Why copies of the model cannot take the steps; empty if they can.
+        origin: Where it was found, if it was not given.
+    """
+
+    make: Callable[[nn.Module], _Made]
+    clip: float | None = None
+    warms_up: bool = False
+    obstacle: str = ""
+    origin: str = ""
+
+    def stepping(self, model: nn.Module) -> Stepping:
+        """Make optimisers and schedulers once, to see which rates they reach."""
+        optimizers, schedulers = self.make(model)
+        rates = rates_of(optimizers, schedulers)
+        return Stepping(
+            partial(_at_peaks, self.make, rates.peaks),
+            self.clip,
+            self.warms_up or rates.warms_up,
+            self.obstacle,
+            self.origin,
+            rates.schedule,
+        )
+
+
+def _at_peaks(
+    make: Callable[[nn.Module], _Made], peaks: Sequence[float], model: nn.Module
+) -> tuple[Optimizer, ...]:
+    """Make optimisers, and set their learning rates to the peaks of their schedules."""
+    optimizers, _ = make(model)
+    groups = [group for one in optimizers for group in one.param_groups]
+    for group, peak in zip(groups, peaks, strict=True):
+        for name in ("initial_lr", "max_lr"):
+            group.pop(name, None)
+        if not math.isnan(peak):
+            group["lr"] = peak
+    return optimizers
+
+
+def _given(subject: Model, optimizer: GivenOptimizer, fresh: nn.Module) -> _Makings:
+    obstacle = _by_hand(fresh)
+    held = _all_in(optimizer, Optimizer)
     if held:
         module: Any = subject
         if is_trainer(subject):
@@ -104,61 +167,64 @@ def _given(subject: Model, optimizer: GivenOptimizer, fresh: nn.Module) -> Stepp
                 "optimizer holds the parameters of one model, but the model is given as a "
                 f"function that makes new ones. Give a function of the model, {_EXAMPLE}."
             )
-        return Stepping(partial(_transferred, held, module), warms_up=_warms_up(held))
+        schedulers: tuple[LRScheduler, ...] = _all_in(optimizer, LRScheduler)
+        make = partial(_transferred, (held, schedulers), module)
+        return _Makings(make, obstacle=obstacle or _hooked(held))
     if not callable(optimizer):
         raise ValueError(
-            f"optimizer is a {type(optimizer).__name__}. Give the optimiser of the model's "
+            f"optimizer is of type {type(optimizer).__name__}. Give the optimiser of the model's "
             f"parameters, or a function of the model, {_EXAMPLE}."
         )
-    by_hand = is_lightning(fresh) and not getattr(fresh, "automatic_optimization", True)
-    return Stepping(partial(_made, optimizer), by_hand=by_hand)
+    return _Makings(partial(_made, optimizer), obstacle=obstacle)
 
 
-def peak_rate(group: Mapping[str, Any]) -> float:
-    """The largest learning rate of a group: of its schedule, where that has set one.
-
-    Returns:
-        The rate; nan of optimisers that have none or find their own, as Adafactor may.
-
-    Examples:
-        >>> peak_rate({"lr": 0.0, "initial_lr": 0.1}), peak_rate({"lr": 0.004, "max_lr": 0.1})
-        (0.1, 0.1)
-        >>> peak_rate({"lr": None})
-        nan
-    """
-    if group.get("lr") is None:
-        return math.nan
-    return max(float(group.get(name, 0.0)) for name in ("lr", "initial_lr", "max_lr"))
+def _by_hand(model: nn.Module) -> str:
+    """Words if a LightningModule takes its steps itself."""
+    by_hand = is_lightning(model) and not getattr(model, "automatic_optimization", True)
+    return "the model takes its steps by hand" if by_hand else ""
 
 
-def _own(subject: Model, fresh: nn.Module) -> Stepping | None:
+def _hooked(optimizers: Sequence[Optimizer]) -> str:
+    """Words if hooks change or watch the steps of optimisers: they belong to one model."""
+    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    if not any(getattr(one, kind, None) for one in optimizers for kind in kinds):
+        return ""
+    return (
+        "hooks on its steps, such as those of BNP, belong to the given model; give a function of "
+        "the model that registers them"
+    )
+
+
+def _own(subject: Model, fresh: nn.Module) -> _Makings | None:
     """That of a LightningModule or of a Hugging Face Trainer."""
     if is_trainer(subject):
         return _of_trainer(subject)
     if not is_lightning(fresh):
         return None
-    by_hand = not getattr(fresh, "automatic_optimization", True)
 
     def configured(model: Any) -> Any:
         return model.configure_optimizers()
 
-    return Stepping(partial(_made, configured), by_hand=by_hand, origin="configure_optimizers")
+    make = partial(_made, configured)
+    return _Makings(make, obstacle=_by_hand(fresh), origin="configure_optimizers")
 
 
-def _of_trainer(trainer: Any) -> Stepping | None:
+def _of_trainer(trainer: Any) -> _Makings | None:
     if not callable(getattr(trainer, "create_optimizer", None)):
         return None
     settings = trainer.args
     clip = float(getattr(settings, "max_grad_norm", None) or 0.0)
     warms_up = bool(getattr(settings, "warmup_steps", 0) or getattr(settings, "warmup_ratio", 0))
     if trainer.optimizer is not None and getattr(trainer, "model_init", None) is None:
-        make = partial(_transferred, (trainer.optimizer,), trainer.model)
+        held = (trainer.optimizer,)
+        schedulers = _all_in([getattr(trainer, "lr_scheduler", None)], LRScheduler)
+        make, obstacle = partial(_transferred, (held, schedulers), trainer.model), _hooked(held)
     else:
-        make = partial(_made, partial(_created, trainer))
-    return Stepping(make, clip=clip or None, warms_up=warms_up, origin="the Trainer")
+        make, obstacle = partial(_made, partial(_created, trainer)), ""
+    return _Makings(make, clip or None, warms_up, obstacle, "the Trainer")
 
 
-def _created(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
+def _created(trainer: Any, model: nn.Module) -> Optimizer:
     """What a Trainer would make for another model, without a trace in it."""
     other = copy.copy(trainer)
     other.model = other.model_wrapped = model
@@ -167,23 +233,20 @@ def _created(trainer: Any, model: nn.Module) -> torch.optim.Optimizer:
     return other.optimizer  # type: ignore[no-any-return]  # set by the line before
 
 
-def _made(optimizer: Any, model: nn.Module) -> tuple[torch.optim.Optimizer, ...]:
-    """The optimisers that a function of the model, or a class of optimisers, makes."""
+def _made(optimizer: Any, model: nn.Module) -> _Made:
+    """What a function of the model, or a class of optimisers, makes."""
     kind = optimizer
     while isinstance(kind, partial):
         kind = kind.func
-    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+    if isinstance(kind, type) and issubclass(kind, Optimizer):
         wanted = [p for p in model.parameters() if p.requires_grad]
         returned = _called(lambda _: optimizer(wanted), model)
     else:
         returned = _called(optimizer, model)
-    found = _optimizers_in(returned)
+    found: tuple[Optimizer, ...] = _all_in(returned, Optimizer)
     if not found:
-        raise ValueError(
-            f"optimizer(model) returned {type(returned).__name__}, not a torch.optim.Optimizer. "
-            "Return the optimiser that takes the steps."
-        )
-    return found
+        raise NoOptimizerError(returned)
+    return found, _all_in(returned, LRScheduler)
 
 
 def _called(optimizer: Callable[[nn.Module], Any], model: nn.Module) -> Any:
@@ -195,29 +258,29 @@ def _called(optimizer: Callable[[nn.Module], Any], model: nn.Module) -> Any:
         ) from error
 
 
-def _optimizers_in(value: Any) -> tuple[torch.optim.Optimizer, ...]:
-    """Optimisers in the forms that ``configure_optimizers`` may return, in their order."""
-    match value:
-        case torch.optim.Optimizer():
-            return (value,)
-        case Mapping():
-            return _optimizers_in(list(value.values()))
-        case str():
-            return ()
-        case Sequence():
-            return tuple(one for inner in value for one in _optimizers_in(inner))
+def _all_in(value: Any, kind: type[_Kind]) -> tuple[_Kind, ...]:
+    """Optimisers or schedulers in the forms that ``configure_optimizers`` may return, in order."""
+    if isinstance(value, kind):
+        return (value,)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(one for inner in value for one in _all_in(inner, kind))
     return ()
 
 
-def _transferred(
-    optimizers: Sequence[torch.optim.Optimizer], given: nn.Module, model: nn.Module
-) -> tuple[torch.optim.Optimizer, ...]:
-    """Copies of optimisers that hold a copy's parameters in the place of the given model's."""
-    memo: dict[int, Any] = {
-        id(old): new for old, new in zip(given.parameters(), model.parameters(), strict=True)
-    }
+def _transferred(held: _Made, given: nn.Module, model: nn.Module) -> _Made:
+    """Copies of optimisers that hold a copy's parameters in the place of the given model's.
+
+    Other tensors that they hold, such as those of a loss with parameters, are not copied.
+    """
+    optimizers, schedulers = held
+    groups = [group for one in optimizers for group in one.param_groups]
+    memo: dict[int, Any] = {id(tensor): tensor for group in groups for tensor in group["params"]}
+    memo |= {id(old): new for old, new in zip(given.parameters(), model.parameters(), strict=True)}
     try:
-        return tuple(copy.deepcopy(one, memo) for one in optimizers)
+        copies = tuple(_copied(one, memo) for one in optimizers)
+        return copies, tuple(copy.deepcopy(one, memo) for one in schedulers)
     except Exception as error:  # optimisers of others may hold anything
         raise ValueError(
             f"the optimiser cannot be copied ({type(error).__name__}: {error}). Give a function "
@@ -225,9 +288,14 @@ def _transferred(
         ) from error
 
 
-def _warms_up(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    """Whether a schedule has lowered a learning rate for the start."""
-    groups = [group for one in optimizers for group in one.param_groups]
-    return any(
-        float(group["lr"]) < peak_rate(group) for group in groups if group.get("lr") is not None
-    )
+def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """A copy with all attributes: PyTorch's own way drops those that subclasses add.
+
+    A ``step`` among them is what a scheduler has put there to count steps of the original.
+    """
+    made = copy.deepcopy(optimizer, memo)
+    if type(optimizer).__getstate__ is Optimizer.__getstate__:
+        for name, value in vars(optimizer).items():
+            if name not in vars(made) and name != "step":
+                setattr(made, name, copy.deepcopy(value, memo))
+    return made

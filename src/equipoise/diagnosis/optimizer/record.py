@@ -9,6 +9,10 @@ from typing import Literal
 # Whether the loss falls by the optimiser's steps, and if it does not, at which rates it does.
 StepsOutcome = Literal["falls", "too large", "too small", "undecided", "fails", "not tried"]
 
+# Whether the largest rate of the schedule is known, if there is one. Where it is not, the schedule
+# starts at the rate that is tried, or is assumed to rise to it.
+Schedule = Literal["known", "assumed", "unknown"]
+
 
 @dataclass(frozen=True, slots=True)
 class RateTrial:
@@ -56,6 +60,7 @@ class OptimizerCheck:
         reason: Why no steps were tried, or what one of them raised; empty if all were taken.
         unmoved: Share of the weights in half precision that its steps left as they were although
             they have gradients; nan without such weights.
+        schedule: Whether the schedule is known that ``rate`` comes from.
     """
 
     optimizer: str
@@ -69,6 +74,7 @@ class OptimizerCheck:
     outcome: StepsOutcome = "not tried"
     reason: str = ""
     unmoved: float = math.nan
+    schedule: Schedule = "known"
 
     @property
     def is_of_another_model(self) -> bool:

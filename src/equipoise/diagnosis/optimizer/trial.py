@@ -7,15 +7,19 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.diagnosis.optimizer.given import peak_rate
 from equipoise.diagnosis.optimizer.record import RateTrial, StepsOutcome
+from equipoise.diagnosis.optimizer.schedule import peak_rate
 from equipoise.diagnosis.problem import Problem
+from equipoise.instrument.graph_nodes import graph_nodes
 from equipoise.instrument.random_states import seeded
+from equipoise.instrument.snapshot import SavedParameters
 from equipoise.instrument.types import Batch, LossFunction, Progress
+from equipoise.records.wording import first_sentence
 from equipoise.training.loop import loss_of
 from equipoise.training.rates import rounded
 
@@ -33,6 +37,15 @@ _GAIN = 20.0
 _AT_LEAST = {"too large": 0.25, "too small": 0.1}
 _STAGE = "trying the optimiser's steps"
 HALF = (torch.float16, torch.bfloat16)
+
+
+class NeedsClosureError(ValueError):
+    """Steps that raise without a closure, though it is optional, as those that look ahead may."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"its step() raises {type(error).__name__}: {first_sentence(error).rstrip('.')}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +79,14 @@ class Trainee:
 
         if _needs_closure(self.optimizer):
             self.optimizer.step(closure)  # type: ignore[arg-type]  # PyTorch wants a float
-        else:
-            closure()
+            return float(losses[0])
+        closure()
+        try:
             self.optimizer.step()
+        except Exception as error:  # of others' optimisers
+            if "closure" in str(error):
+                raise NeedsClosureError(error) from error
+            raise
         return float(losses[0])
 
     def weights_in_half(self) -> list[nn.Parameter]:
@@ -177,6 +195,20 @@ def _beside_larger(trials: _Trials, own: RateTrial, larger: RateTrial, power: in
     return "too small"
 
 
+def _strangers(problem: Problem, one: Trainee) -> list[Tensor]:
+    """Tensors outside of the model that steps or the loss's gradients reach.
+
+    A criterion's own parameters are such: copies of the model share them with the user's.
+    """
+    with seeded(problem.seed), torch.enable_grad():
+        loss = loss_of(one.model, problem.first, problem.loss_fn)
+    reached = [tensor for group in one.optimizer.param_groups for tensor in group["params"]]
+    leaves = (getattr(node, "variable", None) for node in graph_nodes(loss))
+    reached += [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    own = set(map(id, one.model.parameters()))
+    return [tensor for tensor in reached if id(tensor) not in own]
+
+
 class _Trials:
     """Trials of one optimiser, in their order.
 
@@ -195,6 +227,7 @@ class _Trials:
         affordable: int,
     ) -> None:
         self._problem, self._trainee, self._report = problem, trainee, report
+        self._strangers = _strangers(problem, trainee())
         self.confirming = min(_CONFIRMING, max(_FEWER, affordable // 2))
         self._affordable = max(affordable, self.confirming + 3 * STEPS)
         self.taken: list[RateTrial] = []
@@ -208,22 +241,18 @@ class _Trials:
 
     def at(self, factor: float, steps: int) -> RateTrial:
         """Take steps at a multiple of the user's learning rate."""
-        one, held = self._trainee(), self._problem.held
+        one = self._trainee()
         start = [weight.detach().clone() for weight in one.weights_in_half()]
         groups = [(group, factor * peak_rate(group)) for group in one.optimizer.param_groups]
-        with seeded(self._problem.seed), torch.enable_grad():
-            _as_in_training(one.optimizer)
-            before = self._losses(one)
-            last = math.nan
-            for number, batch in enumerate(itertools.islice(itertools.cycle(held), steps)):
-                self._report(_STAGE, number, steps)
-                part = min(1.0, 2 * (number + 1) / steps) if one.warms_up else 1.0
-                for group, rate in groups:
-                    group["lr"] = part * rate
-                last = one.step(batch, self._problem.loss_fn)
-                if not math.isfinite(last):
-                    break
-            after = self._losses(one) if math.isfinite(last) else [math.inf]
+        others = SavedParameters(nn.Module(), self._strangers, copy_gradients=True)
+        try:
+            with seeded(self._problem.seed), torch.enable_grad():
+                _as_in_training(one.optimizer)
+                before = self._losses(one)
+                last = self._step(one, groups, steps)
+                after = self._losses(one) if math.isfinite(last) else [math.inf]
+        finally:
+            others.restore()
         self._report(_STAGE, steps, steps)
         if not self.taken:
             self.unmoved = _unmoved(one.weights_in_half(), start)
@@ -238,6 +267,23 @@ class _Trials:
             )
         )
         return self.taken[-1]
+
+    def _step(
+        self, one: Trainee, groups: Sequence[tuple[dict[str, Any], float]], steps: int
+    ) -> float:
+        """Take the steps, and return the last loss, or the first that is not finite."""
+        last = math.nan
+        for number, batch in enumerate(
+            itertools.islice(itertools.cycle(self._problem.held), steps)
+        ):
+            self._report(_STAGE, number, steps)
+            part = min(1.0, 2 * (number + 1) / steps) if one.warms_up else 1.0
+            for group, rate in groups:
+                group["lr"] = part * rate
+            last = one.step(batch, self._problem.loss_fn)
+            if not math.isfinite(last):
+                break
+        return last
 
     def _losses(self, one: Trainee) -> list[float]:
         """The loss of every batch, each time with the same noise."""
