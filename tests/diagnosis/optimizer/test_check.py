@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from equipoise.diagnosis.optimizer.check import check_optimizer
 from equipoise.diagnosis.optimizer.findings import conclude_optimizer
@@ -97,6 +98,22 @@ class TestQuadratic:
         ramp = [min(1.0, 2 * (number + 1) / own.steps) for number in range(own.steps)]
         assert own.after == math.prod(1 - part for part in ramp) ** 2 * own.before
 
+    @pytest.mark.parametrize(
+        ("highest", "severity"), [(1.0, None), (50.0, "critical"), (None, "warning")]
+    )
+    def test_a_schedule_is_judged_at_the_rate_that_it_reaches(self, highest, severity):
+        """Whether it stays far below the rate of the optimiser, only the scheduler tells."""
+        model = Parabola()
+        optimizer = SGD(model.parameters(), lr=50.0 / CURVATURE)
+        scheduler = LambdaLR(optimizer, lambda step: (highest or 1.0) / 50 * min(1, step / 5))
+        found = check(optimizer if highest is None else ([optimizer], [scheduler]), model)
+        if severity is None:
+            assert found.outcome == "falls"
+            assert found.rate == pytest.approx(highest / CURVATURE)
+        else:
+            assert found.outcome == "too large"
+            assert titles(found)[0][0] == severity
+
     def test_steps_that_compute_the_loss_themselves(self):
         found = check(partial(torch.optim.LBFGS, lr=0.5, max_iter=2))
         assert found.outcome == "falls"
@@ -159,6 +176,30 @@ class Broken(torch.optim.SGD):
         raise RuntimeError("no kernel for this device")
 
 
+class LooksAhead(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "a closure is needed"
+
+
+def test_steps_that_a_training_must_take_otherwise_are_no_fault():
+    found = check(partial(LooksAhead, lr=0.1))
+    reason = "its step() raises AssertionError: a closure is needed"
+    assert (found.outcome, found.reason) == ("not tried", reason)
+    assert titles(found) == []
+
+
+def test_a_loss_that_no_rate_keeps_finite_is_critical():
+    """Adam's eps of 1e-8 is zero in float16, and 0/0 where a gradient is zero."""
+
+    class Unused(Parabola):
+        def forward(self, inputs):
+            return 0 * super().forward(inputs) + 1
+
+    found = check(torch.optim.Adam, partial(Unused, torch.float16), dtype=torch.float16)
+    assert found.outcome == "undecided"
+    assert titles(found) == [("critical", "Steps of Adam make the loss infinite or nan")]
+
+
 def test_steps_that_fail_are_a_finding():
     found = check(partial(Broken, lr=0.1))
     assert (found.outcome, found.reason) == ("fails", "RuntimeError: no kernel for this device.")
@@ -181,17 +222,24 @@ def test_steps_that_tell_nothing_are_not_taken(reason, optimizer):
     assert [severity for severity, _ in titles(found)] == worst.get(reason, [])
 
 
+class Matrix(Parabola):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 1, dtype=torch.float64))
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
         partial(torch.optim.AdamW, lr=0.1, weight_decay=0.2),
         partial(SGD, lr=0.1, weight_decay=0.01, momentum=0.9),
         partial(SGD, lr=0.1, weight_decay=0.3),
+        partial(torch.optim.Muon, lr=0.1, weight_decay=0.2),
     ],
 )
 def test_decay_alone_halves_weights_in_the_steps_that_are_told(optimizer):
-    found = check(optimizer)
-    weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    found = check(optimizer, Matrix)
+    weight = nn.Parameter(torch.ones(1, 1, dtype=torch.float64))
     stepper, steps = optimizer([weight]), 0
     while weight > 0.25:
         steps += int(weight < 0.5)  # momentum has come up to its speed
@@ -212,6 +260,37 @@ def test_steps_below_half_of_a_rounding_error_are_swallowed(rate, unmoved):
     assert found.unmoved == unmoved
     swallowed = "Rounding swallows most steps of weights in half precision"
     assert (("warning", swallowed) in titles(found)) == (unmoved == 1.0)
+
+
+class Temperature(nn.Module):
+    """A criterion with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, output, target):
+        return ((output - target) * self.scale).square().mean()
+
+
+@pytest.mark.parametrize("steps_criterion", [True, False])
+def test_parameters_of_the_loss_stay_as_they_are(steps_criterion):
+    criterion, inputs = Temperature(), torch.ones(4, 2)
+    moved = []
+
+    def optimizer(model):
+        made = SGD(
+            [*model.parameters(), *(criterion.parameters() if steps_criterion else ())], 0.1
+        )
+        made.register_step_post_hook(lambda *_: moved.append(criterion.scale.item() != 1.0))
+        return made
+
+    problem = Problem.prepare(lambda: nn.Linear(2, 2), [(inputs, inputs)], loss_fn=criterion)
+    found = check_optimizer(problem, stepping_of(None, optimizer, problem.fresh(0))[0])
+    assert found.outcome == "falls"
+    assert any(moved) == steps_criterion
+    assert criterion.scale.item() == 1.0
+    assert criterion.scale.grad is None
 
 
 def test_nothing_of_the_users_changes():

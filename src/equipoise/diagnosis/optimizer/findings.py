@@ -11,9 +11,12 @@ from equipoise.training.rates import rounded
 
 # Weight decay that halves weights in fewer steps outweighs what is learned.
 _FAST_DECAY = 100
+# What is advised: at a product of rate and decay of 0.001, plain SGD halves weights in this many.
+_SLOW_DECAY = 700
 # Share of half-precision weights that rounding may leave as they were.
 _ROUNDED = 0.7
 _NAMES = 3
+_GIVE_SCHEDULE = "give it as well: optimizer=([optimizer], [scheduler])."
 
 
 def conclude_optimizer(found: OptimizerCheck | None) -> list[Finding]:
@@ -33,7 +36,7 @@ def _held(found: OptimizerCheck) -> list[Finding]:
                 f"of the model's {wording.count(len(found.parameters), 'parameter')}: it was made "
                 "of another model, or before this one was copied, rebuilt or given new weights.",
                 "Make the optimiser last, of the model that is trained: "
-                f"torch.optim.{found.optimizer}(model.parameters(), ...)",
+                f"{found.optimizer}(model.parameters(), ...)",
             )
         ]
     if not found.left_out:
@@ -43,8 +46,8 @@ def _held(found: OptimizerCheck) -> list[Finding]:
         Finding(
             "warning",
             f"The optimiser leaves out {len(found.left_out)} of {of_all}",
-            f"{wording.capital(wording.listed(found.left_out, _NAMES))} stay as they start. "
-            "Layers that are added after the optimiser was made are left out like this.",
+            f"Its steps do not change {wording.listed(found.left_out, _NAMES)}. Layers that are "
+            "added after the optimiser was made are left out like this.",
             "Give it model.parameters(). If these are meant to stay, requires_grad_(False) says "
             "so and saves their gradients.",
         )
@@ -72,15 +75,16 @@ def _settings(found: OptimizerCheck) -> list[Finding]:
                 "Leave maximize away, unless what the loss function returns is to grow.",
             )
         )
-    if found.half_life < _FAST_DECAY:
+    if found.half_life < _FAST_DECAY and found.schedule != "assumed":
         steps = wording.count(max(1, round(found.half_life)), "step")
+        times = rounded(_SLOW_DECAY / found.half_life)
         findings.append(
             Finding(
                 "warning",
                 f"Weight decay halves weights in {steps}",
                 f"At a learning rate of {wording.plain(found.rate)} decay alone takes weights to "
                 "half of their size that fast; what a step learns is gone as soon.",
-                "Lower weight_decay or the learning rate: their product should stay below 0.001.",
+                f"Divide weight_decay or the learning rate by {wording.plain(times)} or more.",
             )
         )
     if found.unmoved > _ROUNDED:
@@ -99,7 +103,7 @@ def _settings(found: OptimizerCheck) -> list[Finding]:
 
 
 def _steps(found: OptimizerCheck) -> list[Finding]:
-    name, rate = found.optimizer, wording.plain(found.rate)
+    name = found.optimizer
     match found.outcome:
         case "fails":
             return [
@@ -114,44 +118,75 @@ def _steps(found: OptimizerCheck) -> list[Finding]:
             best = max(_at_own_rate(found), key=lambda one: one.fall)
             return [Finding("good", "The optimiser's steps lower the loss", _told(best, name))]
         case "too large":
-            best = max((one for one in found.trials if one.everywhere), key=lambda one: one.fall)
-            longest = max(_at_own_rate(found), key=lambda one: one.steps)
+            return [_too_large(found)]
+        case "too small":
+            return [_too_small(found)]
+        case "undecided" if all(math.isinf(one.after) for one in found.trials):
             return [
                 Finding(
                     "critical",
-                    f"The learning rate {rate} of {name} is too large",
-                    f"{_told(longest, name)} {_told(best)}",
-                    f"Begin with a learning rate of {wording.plain(best.rate)}, and warm it up if "
-                    "it is to become larger.",
-                )
-            ]
-        case "too small":
-            fastest = max(
-                (one for one in found.trials if one.everywhere), key=lambda one: one.fall
-            )
-            longest = max(_at_own_rate(found), key=lambda one: one.steps)
-            return [
-                Finding(
-                    "warning",
-                    f"The learning rate {rate} of {name} is very small",
-                    f"{_told(longest, name)} {_told(fastest)}",
-                    f"Try a learning rate of {wording.plain(rounded(fastest.rate / 10))} to "
-                    f"{wording.plain(fastest.rate)}.",
+                    f"Steps of {name} make the loss infinite or nan",
+                    f"{_told(found.trials[0], name)} {_range(found, 'do the same')}".rstrip(),
+                    "Look for a division by zero in the optimiser's step, such as by an eps of "
+                    "1e-8 in float16, and for gradients that overflow: keep weights in float32.",
                 )
             ]
         case "undecided" if not found.unmoved > _ROUNDED:
-            rates = [one.rate for one in found.trials]
-            low, high = wording.plain(min(rates)), wording.plain(max(rates))
-            others = "" if low == high else f" Rates from {low} to {high} show no more."
             return [
                 Finding(
                     "note",
                     "Whether the optimiser's steps lower the loss is undecided",
-                    f"{_told(found.trials[0], name)}{others} A loss that is mostly noise does "
-                    "this, and one whose gradient is not its own.",
+                    f"{_told(found.trials[0], name)} {_range(found, 'show no more')}A loss that "
+                    "is mostly noise does this, and one whose gradient is not its own.",
                 )
             ]
     return []
+
+
+def _too_large(found: OptimizerCheck) -> Finding:
+    rate, best = wording.plain(found.rate), _best(found)
+    details = f"{_longest(found)} {_told(best)}"
+    begin = (
+        f"Begin with a learning rate of {wording.plain(best.rate)}, and warm it up if it is to "
+        "become larger."
+    )
+    if found.schedule != "assumed":
+        title = f"The learning rate {rate} of {found.optimizer} is too large"
+        return Finding("critical", title, details, begin)
+    return Finding(
+        "warning",
+        f"The learning rate {rate} of {found.optimizer} is too large if its schedule reaches it",
+        details,
+        f"{begin} If the schedule stays far below, {_GIVE_SCHEDULE}",
+    )
+
+
+def _too_small(found: OptimizerCheck) -> Finding:
+    rate, best = wording.plain(found.rate), _best(found)
+    low, high = wording.plain(rounded(best.rate / 10)), wording.plain(best.rate)
+    known = found.schedule == "known"
+    return Finding(
+        "warning" if known else "note",
+        f"The learning rate {rate} of {found.optimizer} is very small",
+        f"{_longest(found)} {_told(best)}",
+        f"Try a learning rate of {low} to {high}."
+        + ("" if known else f" If the schedule raises it, {_GIVE_SCHEDULE}"),
+    )
+
+
+def _best(found: OptimizerCheck) -> RateTrial:
+    return max((one for one in found.trials if one.everywhere), key=lambda one: one.fall)
+
+
+def _longest(found: OptimizerCheck) -> str:
+    """What the most steps at the own rate did."""
+    return _told(max(_at_own_rate(found), key=lambda one: one.steps), found.optimizer)
+
+
+def _range(found: OptimizerCheck, verb: str) -> str:
+    rates = [one.rate for one in found.trials]
+    low, high = wording.plain(min(rates)), wording.plain(max(rates))
+    return "" if low == high else f"Rates from {low} to {high} {verb}. "
 
 
 def _at_own_rate(found: OptimizerCheck) -> list[RateTrial]:
