@@ -45,6 +45,18 @@ KNOWN = {
         False,
         "unknown",
     ),
+    "a list of factors": (
+        lambda o: schedules.LambdaLR(o, [0.1, 0.5, 0.4].__getitem__),
+        0.5,
+        True,
+        "assumed",
+    ),
+    "a list that ends early": (
+        lambda o: schedules.LambdaLR(o, [0.1, 0.5].__getitem__),
+        0.5,
+        True,
+        "assumed",
+    ),
     "on plateaus": (schedules.ReduceLROnPlateau, MADE_WITH, False, "known"),
 }
 

@@ -131,7 +131,7 @@ def _steps(found: OptimizerCheck) -> list[Finding]:
                     "1e-8 in float16, and for gradients that overflow: keep weights in float32.",
                 )
             ]
-        case "undecided" if not found.unmoved > _ROUNDED:
+        case "undecided" if not (found.unmoved > _ROUNDED or found.half_life < _FAST_DECAY):
             return [
                 Finding(
                     "note",
@@ -199,7 +199,11 @@ def _told(trial: RateTrial, name: str = "") -> str:
     steps = f"In {wording.count(trial.steps, 'step')}{of} at {wording.plain(trial.rate)}"
     if math.isinf(trial.after):
         return f"{steps} the loss becomes infinite or nan."
-    return f"{steps} the loss goes from {_loss(trial.before)} to {_loss(trial.after)}."
+    before, after = _loss(trial.before), _loss(trial.after)
+    if before != after or trial.fall == 0:
+        return f"{steps} the loss goes from {before} to {after}."
+    verb = "falls" if trial.fall > 0 else "rises"
+    return f"{steps} the loss {verb} by {wording.number(abs(trial.fall))} from {before}."
 
 
 def _loss(value: float) -> str:

@@ -87,7 +87,7 @@ def _first_peaks(
             try:
                 for one in stepped:
                     one.step()
-            except ValueError:  # of OneCycleLR at its end
+            except Exception:  # the end of OneCycleLR, or of a user's list of factors
                 break
             rates = tuple(map(_rate, groups))
             if _below(rates, peaks):

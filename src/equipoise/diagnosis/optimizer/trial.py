@@ -26,6 +26,8 @@ from equipoise.training.rates import rounded
 # Steps at each rate, and those that confirm a suspicion, at most and of models that are slow.
 STEPS = 12
 _CONFIRMING, _FEWER = 60, 24
+# Steps in which a loss that has risen may come back: a transformer's at Adam's 0.1 does.
+_LASTING = 300
 # A change of the loss by this share of its size is clear; where it falls so, all is well.
 _CLEAR = 0.03
 # Powers of ten by which the rate is lowered or raised, and lowered where the loss does not rise.
@@ -112,10 +114,10 @@ def try_rates(
 ) -> tuple[StepsOutcome, tuple[RateTrial, ...], float]:
     """Step at the user's rate, and where the loss does not fall clearly, at others.
 
-    A rate is called too large only if more steps at it reach less than a quarter of what one of
-    the smaller rates has reached, and too small only if they reach less than a tenth of what a
-    rate that is at least a hundred times as large has: a loss that rises before it falls, as
-    momentum makes it, is no mistake.
+    A rate is called too large only if 60 steps at it, and 300 where there is time for them, reach
+    less than a quarter of what one of the smaller rates has reached, and too small only if 60
+    reach less than a tenth of what a rate that is at least a hundred times as large has: a loss
+    that rises before it falls, as momentum makes it, is no mistake.
 
     Args:
         problem: Batches and loss.
@@ -162,8 +164,15 @@ def _beside_smaller(trials: _Trials, own: RateTrial, powers: int) -> StepsOutcom
     smaller = _best_smaller(trials, own, powers)
     if smaller is None:
         return "falls" if own.everywhere else "undecided"
-    longer = trials.at(1.0, trials.confirming)
-    return "falls" if longer.fall > _AT_LEAST["too large"] * smaller.fall else "too large"
+    for steps in (trials.confirming, _LASTING):
+        if steps > trials.confirming and not trials.affords(steps):
+            break
+        longer = trials.at(1.0, steps)
+        if longer.fall > _AT_LEAST["too large"] * smaller.fall:
+            return "falls"
+        if math.isinf(longer.after):
+            break
+    return "too large"
 
 
 def _best_smaller(trials: _Trials, own: RateTrial, powers: int) -> RateTrial | None:
@@ -236,8 +245,11 @@ class _Trials:
     @property
     def can_go_on(self) -> bool:
         """Whether another trial can be afforded, and then the steps that confirm."""
-        taken = sum(one.steps for one in self.taken)
-        return taken + STEPS + self.confirming <= self._affordable
+        return self.affords(STEPS + self.confirming)
+
+    def affords(self, steps: int) -> bool:
+        """Whether there is time for so many steps more."""
+        return sum(one.steps for one in self.taken) + steps <= self._affordable
 
     def at(self, factor: float, steps: int) -> RateTrial:
         """Take steps at a multiple of the user's learning rate."""
