@@ -113,12 +113,12 @@ def test_hooks_on_steps_are_an_obstacle_unless_a_function_registers_them():
 
 REFUSED = {
     "of a factory's models": (build, lambda: sgd(build()), "a function that makes new ones"),
-    "a name": (build, lambda: "adam", "optimizer is of type str. Give the optimiser"),
+    "a name": (build, lambda: "adam", "optimizer is a str. Give the optimiser"),
     "a function that raises": (build, lambda: lambda model: model.nope, "raised AttributeError"),
     "a function that returns none": (
         build,
         lambda: lambda model: None,
-        "returned None, not a torch",
+        "returned NoneType, not a torch",
     ),
     "a class that needs a rate": (build, lambda: partial(sgd, model=3), "raised TypeError"),
 }
@@ -169,7 +169,7 @@ class TestFrameworks:
 
     def test_one_that_configures_none_is_told(self, monkeypatch):
         monkeypatch.setattr(Lit, "configure_optimizers", lambda self: None)
-        words = "optimiser: none, as configure_optimizers returned None; give optimizer="
+        words = "optimiser: none, as configure_optimizers returned NoneType; give optimizer="
         assert stepping_of(Lit(), None, Lit()) == (None, words)
 
     def test_a_trainers_own_is_made_without_a_trace_in_it(self):

@@ -18,7 +18,7 @@ from equipoise.diagnosis.inputs.frameworks import is_lightning, is_trainer
 from equipoise.diagnosis.optimizer.record import Schedule
 from equipoise.diagnosis.optimizer.schedule import rates_of
 from equipoise.diagnosis.problem import Model
-from equipoise.records.wording import said
+from equipoise.records.wording import said, with_article
 
 OptimizerOf: TypeAlias = Callable[[nn.Module], torch.optim.Optimizer]
 """A function of the model that returns its optimiser."""
@@ -36,7 +36,7 @@ class NoOptimizerError(ValueError):
     """A function of the model that was to return an optimiser has returned something else."""
 
     def __init__(self, returned: object) -> None:
-        self.kind = "None" if returned is None else f"an object of type {type(returned).__name__}"
+        self.kind = type(returned).__name__
         super().__init__(
             f"optimizer(model) returned {self.kind}, not a torch.optim.Optimizer. Return the "
             "optimiser that takes the steps."
@@ -172,8 +172,8 @@ def _given(subject: Model, optimizer: GivenOptimizer, fresh: nn.Module) -> _Maki
         return _Makings(make, obstacle=obstacle or _hooked(held))
     if not callable(optimizer):
         raise ValueError(
-            f"optimizer is of type {type(optimizer).__name__}. Give the optimiser of the model's "
-            f"parameters, or a function of the model, {_EXAMPLE}."
+            f"optimizer is {with_article(type(optimizer).__name__)}. Give the optimiser of the "
+            f"model's parameters, or a function of the model, {_EXAMPLE}."
         )
     return _Makings(partial(_made, optimizer), obstacle=obstacle)
 
