@@ -1,7 +1,7 @@
 """Which learning rates the check-up calls too large or too small, and which of them train.
 
 Run ``python benchmarks/learning_rates.py [--quick]``; it prints the tables of ``docs/checkup.md``
-(five minutes). Five small networks are checked up with SGD with momentum and with Adam at rates
+(three minutes). Five small networks are checked up with SGD with momentum and with Adam at rates
 from 10⁻⁸ to 1,000, a factor of ten apart, and trained for 300 steps at each, on other batches than
 those of the check-up. A rate trains if in the last quarter of its steps the loss has fallen at
 least half as far as at the best of these rates.
