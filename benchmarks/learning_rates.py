@@ -1,7 +1,7 @@
 """Which learning rates the check-up calls too large or too small, and which of them train.
 
 Run ``python benchmarks/learning_rates.py [--quick]``; it prints the tables of ``docs/checkup.md``
-(three minutes). Five small networks are checked up with SGD with momentum and with Adam at rates
+(five minutes). Five small networks are checked up with SGD with momentum and with Adam at rates
 from 10⁻⁸ to 1,000, a factor of ten apart, and trained for 300 steps at each, on other batches than
 those of the check-up. A rate trains if in the last quarter of its steps the loss has fallen at
 least half as far as at the best of these rates.
@@ -127,7 +127,9 @@ def problem_loss(problem: Problem) -> float:
 
 def outcome(problem: Problem, optimizer: Callable[..., torch.optim.Optimizer]) -> str:
     """What the check-up says of one rate."""
-    stepping, _ = stepping_of(problem.build, optimizer, problem.fresh(0))
+    stepping, _ = stepping_of(
+        problem.build, optimizer, problem.fresh(0), partial(problem.fresh, 0)
+    )
     assert stepping is not None
     return check_optimizer(problem, stepping).outcome
 

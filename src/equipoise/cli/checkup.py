@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # --help does not wait for torch
 
 # Seeds of --smoothness, at most: its trainings are measured on the way, which takes longer.
 _MOST_TRAININGS = 3
-# What trainings of the check-up take their steps with.
-_OPTIMIZERS = ("sgd", "adam", "adamw")
 # Budget of --fix for the default model.
 _DEFAULT_SECONDS = 20.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -122,12 +120,12 @@ def run(args: Namespace) -> Checkup:
     from equipoise.diagnosis.smoothness.measure import SmoothnessOptions
 
     smoothness = None
-    own = choose_optimizer(args.optimizer, _OPTIMIZERS)
+    own = choose_optimizer(args.optimizer)
     named = args.optimizer if own is None else None
     fix = _fix(args, named)
     if args.smoothness:
         seeds = max(1, min(args.seeds, _MOST_TRAININGS))
-        smoothness = SmoothnessOptions(named or _OPTIMIZERS[0], seeds=seeds)
+        smoothness = SmoothnessOptions(named or "sgd", seeds=seeds)
     return examine(
         checkup,
         args,

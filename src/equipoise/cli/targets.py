@@ -20,6 +20,7 @@ from equipoise.cli.flags import in_flags
 from equipoise.cli.progress import bars
 from equipoise.data.resolve import importing, resolve
 from equipoise.data.source import Samples, Source
+from equipoise.diagnosis.fix.options import OPTIMIZERS
 from equipoise.diagnosis.inputs.adapt import CRITERIA, Loss
 from equipoise.diagnosis.optimizer.given import OptimizerOf
 from equipoise.diagnosis.record import Examination
@@ -272,18 +273,18 @@ def choose_loss(spec: str) -> Loss | None:
     return found
 
 
-def choose_optimizer(spec: str | None, known: Sequence[str]) -> OptimizerOf | None:
+def choose_optimizer(spec: str | None) -> OptimizerOf | None:
     """Return the user's own optimiser, or None without one and for a name that trainings know.
 
     Raises:
         ValueError: If the name is unknown or does not lead to a callable.
     """
-    if spec is None or spec in known:
+    if spec is None or spec in OPTIMIZERS:
         return None
     if ":" not in spec:
         raise ValueError(
-            f"unknown optimizer {spec!r}; known are {', '.join(known)}, and file.py:name of a "
-            f"function of the model.{closest(spec, known)}"
+            f"unknown optimizer {spec!r}; known are {', '.join(OPTIMIZERS)}, and file.py:name of "
+            f"a function of the model.{closest(spec, OPTIMIZERS)}"
         )
     found = resolve(spec)
     if not callable(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -85,10 +86,11 @@ def checkup(
             ``nn.CrossEntropyLoss()``, or ``"cross-entropy"`` or ``"mse"``; by default the model's
             own loss, or what outputs and targets ask for.
         optimizer: Your optimiser, so that what it holds and what its steps do to the loss is
-            looked at too: one that holds the module's parameters, a class of
-            ``torch.optim`` (or a ``partial`` of one), or a function of the model that returns it,
-            such as ``lambda model: torch.optim.SGD(model.parameters(), lr=0.1)``. By default that
-            of a LightningModule's ``configure_optimizers`` or of a Hugging Face Trainer.
+            looked at too: one that holds the module's parameters, a class of ``torch.optim`` (or a
+            ``partial`` of one), or a function of the model that returns it, such as
+            ``lambda model: torch.optim.SGD(model.parameters(), lr=0.1)``; with its schedule,
+            ``([optimizer], [scheduler])``. By default that of a LightningModule's
+            ``configure_optimizers`` or of a Hugging Face Trainer.
         batch_size: Samples per batch, where the data do not fix it.
         seeds: Initialisations to measure.
         batches: Batches to measure for each.
@@ -152,7 +154,9 @@ def checkup(
             seed=seed,
         )
         fresh = problem.fresh(problem.seed)
-        stepping, words = stepping_of(model, optimizer, problem.fresh(problem.seed))
+        stepping, words = stepping_of(
+            model, optimizer, fresh, partial(problem.fresh, problem.seed)
+        )
         if words:
             problem = replace(problem, assumptions=(*problem.assumptions, words))
         if problem.device.type == "cpu":

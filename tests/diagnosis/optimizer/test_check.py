@@ -38,9 +38,14 @@ def problem_of(build, inputs=2, dtype=torch.float64):
     )
 
 
+def stepping_for(problem, subject, optimizer):
+    """How the training of a subject takes its steps."""
+    return stepping_of(subject, optimizer, problem.fresh(0), partial(problem.fresh, 0))[0]
+
+
 def check(optimizer, build=Parabola, **options):
     problem = problem_of(build, **options)
-    stepping, _ = stepping_of(build, optimizer, problem.fresh(0))
+    stepping = stepping_for(problem, build, optimizer)
     return check_optimizer(problem, stepping)
 
 
@@ -144,7 +149,7 @@ class TestHeld:
     def test_one_of_another_model(self):
         model, other = nn.Linear(2, 1), nn.Linear(2, 1)
         problem = problem_of(model, dtype=torch.float32)
-        stepping, _ = stepping_of(model, SGD(other.parameters(), lr=0.1), problem.fresh(0))
+        stepping = stepping_for(problem, model, SGD(other.parameters(), lr=0.1))
         found = check_optimizer(problem, stepping)
         assert found.is_of_another_model
         assert (found.outcome, found.trials) == ("not tried", ())
@@ -308,7 +313,7 @@ def test_parameters_of_the_loss_stay_as_they_are(steps_criterion):
         return made
 
     problem = Problem.prepare(lambda: nn.Linear(2, 2), [(inputs, inputs)], loss_fn=criterion)
-    found = check_optimizer(problem, stepping_of(None, optimizer, problem.fresh(0))[0])
+    found = check_optimizer(problem, stepping_for(problem, None, optimizer))
     assert found.outcome == "falls"
     assert any(moved) == steps_criterion
     assert criterion.scale.item() == 1.0
@@ -321,7 +326,7 @@ def test_nothing_of_the_users_changes():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
     problem = problem_of(model, dtype=torch.float32)
-    check_optimizer(problem, stepping_of(model, optimizer, problem.fresh(0))[0])
+    check_optimizer(problem, stepping_for(problem, model, optimizer))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(random, torch.get_rng_state())
     assert optimizer.param_groups[0]["lr"] == 1e6

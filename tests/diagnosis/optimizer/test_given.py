@@ -19,6 +19,11 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def stepping_for(subject, optimizer, copy):
+    """How the training of a subject steps a copy of it."""
+    return stepping_of(subject, optimizer, copy, lambda: copy)
+
+
 def holds(optimizer, model):
     """Whether it holds the parameters of a model, and no others."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -40,7 +45,7 @@ GIVEN = {
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_what_makes_optimisers_makes_one_for_a_copy(given):
     copy = build()
-    stepping, words = stepping_of(build, given, copy)
+    stepping, words = stepping_for(build, given, copy)
     (optimizer,) = stepping.make(copy)
     assert holds(optimizer, copy)
     assert words == ""
@@ -51,7 +56,7 @@ def test_an_optimiser_is_copied_with_its_state_for_a_copy():
     given = torch.optim.Adam(model.parameters(), lr=0.1)
     model(torch.ones(1, 3)).sum().backward()
     given.step()
-    (optimizer,) = stepping_of(model, given, copy)[0].make(copy)
+    (optimizer,) = stepping_for(model, given, copy)[0].make(copy)
     assert holds(given, model)
     assert holds(optimizer, copy)
     (old, *_), (new, *_) = given.state.values(), optimizer.state.values()
@@ -84,7 +89,7 @@ def test_attributes_of_an_optimisers_class_are_copied(kind):
         loss.backward()
         return loss
 
-    (optimizer,) = stepping_of(model, given, copy)[0].make(copy)
+    (optimizer,) = stepping_for(model, given, copy)[0].make(copy)
     optimizer.step(closure)
     assert torch.equal(model[0].weight, start)
     assert not torch.equal(copy[0].weight, start)
@@ -93,7 +98,7 @@ def test_attributes_of_an_optimisers_class_are_copied(kind):
 def test_tensors_beside_the_models_are_held_themselves():
     model, copy, temperature = build(), build(), nn.Parameter(torch.ones(()))
     given = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
-    (optimizer,) = stepping_of(model, given, copy)[0].make(copy)
+    (optimizer,) = stepping_for(model, given, copy)[0].make(copy)
     *own, last = optimizer.param_groups[0]["params"]
     assert {id(p) for p in own} == {id(p) for p in copy.parameters()}
     assert last is temperature
@@ -106,9 +111,9 @@ def test_hooks_on_steps_are_an_obstacle_unless_a_function_registers_them():
         return optimizer
 
     model = build()
-    stepping, _ = stepping_of(model, hooked(model), build())
+    stepping, _ = stepping_for(model, hooked(model), build())
     assert stepping.obstacle.startswith("hooks on its steps")
-    assert stepping_of(model, hooked, build())[0].obstacle == ""
+    assert stepping_for(model, hooked, build())[0].obstacle == ""
 
 
 REFUSED = {
@@ -127,7 +132,7 @@ REFUSED = {
 @pytest.mark.parametrize(("subject", "given", "words"), REFUSED.values(), ids=REFUSED)
 def test_refusals_say_what_was_given_and_what_to_give(subject, given, words):
     with pytest.raises(ValueError, match=words) as error:
-        stepping_of(subject, given(), build())
+        stepping_for(subject, given(), build())
     assert "optimiser" in str(error.value) or "function of the model" in str(error.value)
 
 
@@ -152,17 +157,17 @@ class Lit(nn.Module):
 class TestFrameworks:
     def test_lightnings_own_is_found(self):
         copy = Lit()
-        stepping, words = stepping_of(Lit(), None, copy)
+        stepping, words = stepping_for(Lit(), None, copy)
         assert holds(stepping.make(copy)[0], copy)
         assert stepping.obstacle == ""
         assert words == "optimiser: that of configure_optimizers"
         copy.automatic_optimization = False
         by_hand = "the model takes its steps by hand"
         for given in (None, Lit.configure_optimizers):
-            assert stepping_of(Lit(), given, copy)[0].obstacle == by_hand
+            assert stepping_for(Lit(), given, copy)[0].obstacle == by_hand
 
     def test_one_that_needs_its_trainer_is_told(self):
-        stepping, words = stepping_of(Lit(), None, Lit(world=2))
+        stepping, words = stepping_for(Lit(), None, Lit(world=2))
         assert stepping is None
         assert "configure_optimizers raised AttributeError" in words
         assert words.endswith("give optimizer=")
@@ -170,11 +175,11 @@ class TestFrameworks:
     def test_one_that_configures_none_is_told(self, monkeypatch):
         monkeypatch.setattr(Lit, "configure_optimizers", lambda self: None)
         words = "optimiser: none, as configure_optimizers returned NoneType; give optimizer="
-        assert stepping_of(Lit(), None, Lit()) == (None, words)
+        assert stepping_for(Lit(), None, Lit()) == (None, words)
 
     def test_a_trainers_own_is_made_without_a_trace_in_it(self):
         trainer, copy = HuggingFace(build()), build()
-        stepping, words = stepping_of(trainer, None, copy)
+        stepping, words = stepping_for(trainer, None, copy)
         (optimizer,) = stepping.make(copy)
         assert holds(optimizer, copy)
         assert trainer.optimizer is None
@@ -184,7 +189,7 @@ class TestFrameworks:
     def test_one_that_a_trainer_was_given_is_copied(self):
         trainer, copy = HuggingFace(build()), build()
         trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.7)
-        (optimizer,) = stepping_of(trainer, None, copy)[0].make(copy)
+        (optimizer,) = stepping_for(trainer, None, copy)[0].make(copy)
         assert holds(optimizer, copy)
         assert optimizer.param_groups[0]["lr"] == 0.7
 
@@ -192,12 +197,18 @@ class TestFrameworks:
         trainer, copy = HuggingFace(build()), build()
         trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=1.0)
         trainer.lr_scheduler = LambdaLR(trainer.optimizer, lambda step: min(step, 5) / 100)
-        (optimizer,) = stepping_of(trainer, None, copy)[0].make(copy)
+        (optimizer,) = stepping_for(trainer, None, copy)[0].make(copy)
         assert optimizer.param_groups[0]["lr"] == 0.05
         assert trainer.optimizer.param_groups[0]["lr"] == trainer.lr_scheduler.last_epoch == 0
 
     def test_without_any_nobody_says_how(self):
-        assert stepping_of(build(), None, build()) == (None, "")
+        assert stepping_for(build(), None, build()) == (None, "")
+
+    def test_without_any_no_copy_is_made(self):
+        def copied():
+            pytest.fail("a copy of a large model takes its memory")
+
+        assert stepping_of(build(), None, build(), copied) == (None, "")
 
 
 class HuggingFace:

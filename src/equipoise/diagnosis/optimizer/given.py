@@ -77,7 +77,10 @@ def optimizer_of(optimizer: OptimizerOf, model: nn.Module) -> Optimizer:
 
 
 def stepping_of(
-    subject: Model, optimizer: GivenOptimizer | None, model: nn.Module
+    subject: Model,
+    optimizer: GivenOptimizer | None,
+    model: nn.Module,
+    copied: Callable[[], nn.Module],
 ) -> tuple[Stepping | None, str]:
     """How the training takes its steps, and what was assumed of that.
 
@@ -86,7 +89,8 @@ def stepping_of(
         optimizer: An optimiser of the module's parameters, several of them, also together with
             their schedulers, a function of the model that returns such, or a class of optimisers;
             None for that of a LightningModule or of a Hugging Face Trainer.
-        model: A copy of the model, for which an optimiser is made.
+        model: A model of the subject's, which is left alone.
+        copied: Returns a copy of it, for which an optimiser is made; called only if there is one.
 
     Returns:
         None and words where nobody says how, or that of a framework cannot be had.
@@ -96,12 +100,12 @@ def stepping_of(
             module whose parameters it could hold.
     """
     if optimizer is not None:
-        return _given(subject, optimizer, model).stepping(model), ""
+        return _given(subject, optimizer, model).stepping(copied()), ""
     own = _own(subject, model)
     if own is None:
         return None, ""
     try:
-        return own.stepping(model), f"optimiser: that of {own.origin}"
+        return own.stepping(copied()), f"optimiser: that of {own.origin}"
     except NoOptimizerError as error:
         words = f"returned {error.kind}"
     except ValueError as error:

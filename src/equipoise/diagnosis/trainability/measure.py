@@ -161,7 +161,7 @@ def assert_trainable(
             f"{wording.percent(at_least)} are asked for"
             + (f": {found.reason}." if found.reason else ".")
         )
-    stepping, _ = stepping_of(model, optimizer, problem.fresh(problem.seed))
+    stepping, _ = stepping_of(model, optimizer, fresh, partial(problem.fresh, problem.seed))
     steps = None if stepping is None else check_optimizer(problem, stepping)
     for finding in (
         *conclude_optimizer(steps),

@@ -88,9 +88,7 @@ def _meeting(traced: TracedPass) -> tuple[Made, Tensor] | None:
 
 def _losses(traced: TracedPass, output: Made, answers: Sequence[Tensor]) -> list[float] | None:
     like = traced.tensor(output)
-    found = [
-        loss_with(traced.graph, {output: answer.to(like.dtype)}, frozenset()) for answer in answers
-    ]
+    found = [loss_with(traced.graph, {output: answer.to(like.dtype)}) for answer in answers]
     return found if all(map(math.isfinite, found)) else None
 
 
