@@ -197,7 +197,7 @@ def test_parameters_outside_of_the_model_are_restored_too():
     assert scale.grad is gradient
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("block", [untouched, parameters_restored])
 def test_scripted_modules_are_refused_before_anything_changes(block):
     net = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)), nn.ReLU())

@@ -224,7 +224,7 @@ class TestTransforms:
         assert_close(per_sample(A), gradient(root(), A), rtol=0, atol=1e-14)
 
     # torch.func loads scripts of PyTorch's own when it first needs them.
-    @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
     def test_forward_mode_on_the_plain_path(self):
         """Euler: the root is homogeneous of degree ½."""
         A = pooled(2, 12, 4)

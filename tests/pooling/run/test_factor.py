@@ -324,7 +324,7 @@ class TestTransforms:
         assert_close(found, expected, **EXACT)
 
     # PyTorch's decompositions for forward mode call what PyTorch itself deprecates.
-    @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
     def test_forward_mode_is_for_the_plain_path(self):
         """The own backward pass has none, and refuses."""
 

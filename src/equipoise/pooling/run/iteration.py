@@ -65,8 +65,8 @@ def unit(rows: Tensor) -> tuple[Tensor, Tensor]:
     largest = torch.linalg.vector_norm(rows.detach(), math.inf, dim=-1, keepdim=True)
     scale = largest + (largest == 0)
     scaled = rows / scale
-    # The largest entry of a nonzero row is now ±1, so its norm is at least 1 without the clamp.
-    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp_min(1.0)
+    # Not clamp_min(1): a row with one entry has norm 1, where PyTorch 2.14 lets no gradient pass.
+    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).masked_fill(largest == 0, 1.0)
     return scaled / norm, scale * norm
 
 
