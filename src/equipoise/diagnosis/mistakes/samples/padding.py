@@ -130,6 +130,8 @@ def _hidden(node: Node, traced: TracedPass, samples: int) -> Iterator[Tensor]:
     else:
         return
     for mask in masks:
+        while mask.ndim > 2 and len(mask) == 1:  # fused attention takes samples for heads
+            mask = mask[0]
         if mask.ndim < 2 or mask.numel() % (samples * mask.shape[-1]) or len(mask) % samples:
             continue
         hides = ~mask if mask.dtype == torch.bool else mask < _MASK
