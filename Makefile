@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 FLOORS := $(VENV)-floors
+NEWEST := $(VENV)-newest
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -11,7 +12,7 @@ TESTED := $(if $(ROOM),$(if $(filter papers%,$(ROOM)),\
 	$(wildcard $(patsubst papers%,papers/tests%,$(ROOM)) $(patsubst papers%,papers/src/equipoise_papers%,$(ROOM))),\
 	$(wildcard tests/$(ROOM) src/equipoise/$(ROOM) src/equipoise/$(ROOM).py)))
 
-.PHONY: checkup test floors format docs bench tables reproduction-page census clean
+.PHONY: checkup test floors newest format docs bench tables reproduction-page census clean
 
 # Predict, measure and report on bundled real data.
 checkup: $(VENV)/.ready
@@ -40,6 +41,16 @@ endif
 floors: $(FLOORS)/.ready
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(FLOORS)/bin/python -m pytest --numprocesses auto \
 		--dist worksteal -W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
+
+# The tests with the newest versions that there are. PyTorch with CUDA takes several GB. Begins
+# anew each time, as it is to meet what a user installs today.
+newest:
+	rm -rf $(NEWEST)
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[dev]' --editable 'papers[dask]'
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(NEWEST)/bin/python -m pytest --numprocesses auto \
+		--dist worksteal $(TESTED)
 
 format: $(VENV)/.ready-to-develop
 	$(BIN)/ruff format .
@@ -71,7 +82,7 @@ reproduction-page: $(VENV)/.ready-to-develop
 		--page papers/docs/reproduction
 
 clean:
-	rm -rf $(VENV) $(FLOORS) docs/_build papers/docs/_build checkup-report
+	rm -rf $(VENV) $(FLOORS) $(NEWEST) docs/_build papers/docs/_build checkup-report
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
