@@ -150,7 +150,7 @@ def test_where_no_target_counts_the_scale_is_not_to_blame():
     ],
 )
 def test_pytorchs_own_likelihoods(loss):
-    assert "Take softplus or exp" in said(loss, X[:, :1], outputs=2)
+    assert "softplus or exp of" in said(loss, X[:, :1], outputs=2)
     # Of what is no number the sign is not the cause.
     assert "softplus" not in said(lambda o, y: loss(o * math.nan, y), X[:, :1], outputs=2)
 
