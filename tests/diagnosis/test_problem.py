@@ -69,6 +69,7 @@ def raises():
 
 REFUSALS = {
     "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
+    "factory with arguments": (Changed, {}, r"called without arguments: give the model itself"),
     "factory exits": (sys.exit, {}, "the model factory raised SystemExit"),
     "not a module": (lambda: 3, {}, "the model factory returned int, not a torch.nn.Module"),
     "a class": (lambda: nn.Linear, {}, "the model factory returned type, not"),
@@ -156,6 +157,11 @@ REFUSALS = {
     ),
     "model without numbers": (lambda: mlp().to("meta"), {}, "is on the meta device and holds no"),
     "layer of size zero": (empty, {}, r"layer '1' has a weight of shape \[0, 64\]"),
+    "loss of another model": (
+        mlp,
+        {"loss_fn": lambda m, b, other=mlp(): nn.functional.cross_entropy(other(b[0]), b[1])},
+        "the loss calls another model than the one that it is given",
+    ),
     "loss that raises": (
         mlp,
         {"loss_fn": lambda m, b: {}["missing"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from equipoise.diagnosis.inputs.adapt import warm_up
 from equipoise.diagnosis.refusals import failed
 from equipoise.instrument.batches import tensors
+from equipoise.instrument.criteria import needed_arguments
 from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.types import Batch
@@ -25,6 +27,7 @@ def printing_once(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A factory that prints when it is first called, and not for every initialisation."""
     has_built = False
 
+    @functools.wraps(build, updated=())
     def quiet() -> nn.Module:
         nonlocal has_built
         again = (
@@ -48,10 +51,7 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
     try:
         model = build()
     except (Exception, SystemExit) as error:  # an exit would end the check-up without a word
-        raise ValueError(
-            f"the model factory raised {said(error)} Call it by hand with the same arguments to "
-            "see where, and twice if it works once: it may change a configuration it is given."
-        ) from error
+        raise ValueError(f"the model factory raised {said(error)} {_remedy(build)}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"the model factory returned {type(model).__name__}, not a torch.nn.Module. Point "
@@ -92,6 +92,18 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
                 "through it. Give it at least one feature on either side."
             )
     return model
+
+
+def _remedy(build: Callable[[], nn.Module]) -> str:
+    if needed_arguments(build):
+        return (
+            "It is called without arguments: give the model itself, or a function that builds it, "
+            "such as lambda: Model(config)."
+        )
+    return (
+        "Call it by hand with the same arguments to see where, and twice if it works once: it may "
+        "change a configuration it is given."
+    )
 
 
 def fresh(build: Callable[[], nn.Module], batch: Batch, seed: int | None = None) -> nn.Module:

@@ -16,6 +16,7 @@ from equipoise.diagnosis.refusals import (
     refuse_missing,
     shape_in_words,
 )
+from equipoise.instrument.graph_nodes import graph_nodes
 from equipoise.instrument.loss_value import UnfitLossError, checked_loss
 from equipoise.instrument.memory import allocated
 from equipoise.instrument.normalisers import is_batch_norm
@@ -51,7 +52,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> i
 
     Raises:
         ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
-            scalar, or depends on no parameter.
+            scalar, depends on no parameter, or calls another model.
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     before = allocated(device)
@@ -68,6 +69,7 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> i
             "the loss depends on no trainable parameter. Does the model detach its output, take "
             "its argmax, or run under torch.no_grad()?"
         )
+    _refuse_another_model(model, batch, loss, value)
     if not torch.isfinite(value):
         refuse_missing(batch, data)
         where = origin_in_words(
@@ -78,6 +80,34 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> i
             f"{shape_in_words(batch)}{where}"
         )
     return None if before is None or after is None else max(0, after - before)
+
+
+def _refuse_another_model(
+    model: nn.Module, batch: Batch, loss: LossFunction, value: Tensor
+) -> None:
+    """Refuse a loss that leaves the model it is given alone, and calls one that it knows itself.
+
+    Raises:
+        ValueError: If no module of the model runs, and parameters of others have gradients.
+    """
+    own = set(map(id, model.parameters()))
+    used = (getattr(node, "variable", None) for node in graph_nodes(value))
+    trained = [leaf for leaf in used if isinstance(leaf, nn.Parameter)]
+    if not trained or any(id(leaf) in own for leaf in trained):
+        return
+    ran: list[nn.Module] = []
+    with untouched(model), contextlib.ExitStack() as hooks:
+        for module in model.modules():  # a list or a checkpoint may hide parameters, but not runs
+            note = module.register_forward_pre_hook(lambda module, _: ran.append(module))
+            hooks.enter_context(note)
+        loss(model, batch)
+    if not ran:
+        raise ValueError(
+            "the loss calls another model than the one that it is given, which is a copy of yours. "
+            "Call its first argument, as in lambda model, batch: criterion(model(batch[0]), "
+            "batch[1]). Where a trainer calls a model of its own, set that first: "
+            "trainer.model = model."
+        )
 
 
 @contextlib.contextmanager
