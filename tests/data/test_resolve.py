@@ -109,6 +109,16 @@ class TestModules:
         write("projectpackage/nets.py", "def build():\n    return 1\n")
         assert resolve("projectpackage.nets:build")() == 1
 
+    def test_in_its_folder_src(self, write):
+        write("src/sourcepackage/__init__.py", "")
+        write("src/sourcepackage/nets.py", "x = 1\n")
+        assert resolve("sourcepackage.nets:x") == 1
+
+    def test_that_folder_hides_nothing(self, write):
+        write("src/colorsys.py", "x = 1\n")
+        sys.modules.pop("colorsys", None)
+        assert callable(resolve("colorsys:rgb_to_hsv"))
+
 
 class TestSearchPath:
     """Our folders leave ``sys.path`` again; what the user's file did to it stays."""
@@ -117,19 +127,19 @@ class TestSearchPath:
     def project(self, write):
         """A project whose entry file makes a folder of sources importable, as scripts do.
 
-        train/entry.py extends the path by src/ and imports src/late_part.py when called.
+        train/entry.py extends the path by lib/ and imports lib/late_part.py when called.
         """
         write(
             "train/entry.py",
             "import sys\n"
             "from pathlib import Path\n"
-            "sys.path.append(str(Path(__file__).resolve().parent.parent / 'src'))\n"
+            "sys.path.append(str(Path(__file__).resolve().parent.parent / 'lib'))\n"
             "def build():\n"
             "    import late_part, late_neighbour\n"
             "    return late_part.VALUE, late_neighbour.VALUE\n",
         )
         write("train/late_neighbour.py", "VALUE = 'neighbour'\n")
-        return write("src/late_part.py", "VALUE = 'source'\n").parent
+        return write("lib/late_part.py", "VALUE = 'source'\n").parent
 
     def forget_late_modules(self):
         for name in ("late_part", "late_neighbour"):

@@ -18,8 +18,8 @@ from equipoise.records.wording import said
 def resolve(spec: str) -> object:
     """Import the file or module that a spec names and return the object in it.
 
-    While loading, modules in the current directory and in the file's own folder can be
-    imported. A file is run once, not as ``__main__``, and stays registered in
+    While loading, modules in the current directory, in its folder ``src`` and in the file's own
+    folder can be imported. A file is run once, not as ``__main__``, and stays registered in
     ``sys.modules``, so that its dataclasses work and its objects can be pickled; a changed
     file is run anew. With relative imports it is run as a module of the package around it.
 
@@ -68,10 +68,10 @@ def split_spec(spec: str) -> tuple[str, str]:
 
 @contextmanager
 def importing(spec: str) -> Iterator[None]:
-    """Make the current directory and a spec's own folder importable inside the block.
+    """Make the current directory, its ``src`` and a spec's own folder importable in the block.
 
     Wrap calls of what :func:`resolve` returned as well, where these may import further
-    modules. Afterwards the two folders leave ``sys.path``; what the user's code added or removed
+    modules. Afterwards these folders leave ``sys.path``; what the user's code added or removed
     stays, since it may import later.
     """
     target, _ = split_spec(spec)
@@ -81,6 +81,10 @@ def importing(spec: str) -> Iterator[None]:
         # The file's folder comes first, as it does for `python file.py`.
         folders.insert(0, str(_path(target).parent))
     sys.path[:0] = folders
+    source = Path.cwd() / "src"
+    if source.is_dir():  # last: its modules must not hide installed ones of the same name
+        folders.append(str(source))
+        sys.path.append(folders[-1])
     importlib.invalidate_caches()
     try:
         yield
