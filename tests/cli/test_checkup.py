@@ -115,11 +115,15 @@ BAD = {
     "unknown argument": (("nets.py:build", "--arg", "dept=3"), "Did you mean 'depth'? It takes "),
     "lacking argument": (
         ("torch.nn:Linear", "--arg", "in_features=3"),
-        "give --arg out_features=VALUE",
+        "give --arg out_features=VALUE, or point to a function without arguments",
     ),
     "malformed argument": (("nets.py:build", "--arg", "depth"), "--arg takes NAME=VALUE"),
     "no name of an argument": (("nets.py:build", "--arg", "=3"), "--arg takes NAME=VALUE"),
-    "not a factory": (("nets.py:number",), "nets.py:number is a int, not a model factory"),
+    "not a factory": (("nets.py:number",), "nets.py:number is an int, not a model factory"),
+    "a trainer": (
+        ("nets.py:trainer",),
+        "Point to a torch.nn.Module, such as nets.py:trainer.model",
+    ),
     "not a module": (("nets.py:not_a_module",), "returned list, not a torch.nn.Module"),
     "NaN": (("nets.py:returns_nan",), "the loss is nan on a batch of digits"),
     "wrong shape": (

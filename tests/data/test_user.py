@@ -203,6 +203,11 @@ def test_other_objects_are_refused_at_once(data, message):
         as_source(data, "thing")
 
 
+def test_data_without_a_name_are_named_by_their_class_once():
+    with pytest.raises(ValueError, match=r"^the data are an int; expected a DataLoader"):
+        as_source(3, "int")
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -1,6 +1,8 @@
 """Files as a user would write them."""
 
 NETS = '''
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
@@ -22,6 +24,7 @@ def slow():
 
 instance = build()
 number = 3
+trainer = SimpleNamespace(model=nn.Linear(64, 10))
 
 
 class Net(nn.Module):

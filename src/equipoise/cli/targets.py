@@ -93,9 +93,11 @@ def choose_target(
             )
         return name, lambda: copied(found)
     if not callable(found):
+        held = isinstance(getattr(found, "model", None), nn.Module)
         raise ValueError(
-            f"{spec} is a {type(found).__name__}, not a model factory. Point to a callable that "
-            "returns a torch.nn.Module."
+            f"{spec} is {with_article(type(found).__name__)}, not a model factory. Point to a "
+            f"torch.nn.Module{f', such as {spec}.model,' if held else ''} or to a callable that "
+            "returns one."
         )
 
     _check_keywords(spec, found, keywords)
@@ -131,7 +133,10 @@ def _check_keywords(spec: str, factory: Callable[..., Any], keywords: Mapping[st
             )
     for name, one in named.items():
         if one.default is one.empty and name not in keywords:
-            raise ValueError(f"{spec} needs an argument {name!r}: give --arg {name}=VALUE.")
+            raise ValueError(
+                f"{spec} needs an argument {name!r}: give --arg {name}=VALUE, or point to a "
+                "function without arguments that builds the model."
+            )
 
 
 def _sizes(source: Source, batch_size: int) -> tuple[int, int]:

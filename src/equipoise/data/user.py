@@ -27,7 +27,7 @@ from equipoise.data.source import (
 )
 from equipoise.instrument.batches import fields, is_pair, mapped, tensors
 from equipoise.instrument.types import Batch
-from equipoise.records.wording import said
+from equipoise.records.wording import said, with_article
 
 _ACCEPTED = (
     "a DataLoader, a Dataset, an iterable of batches, one batch (a pair of tensors, or a tuple or "
@@ -241,7 +241,9 @@ def _from_object(data: object, name: str) -> Source:
 
 
 def _refused(data: object, name: str) -> ValueError:
-    return ValueError(f"{name} is of type {type(data).__name__}; expected {_ACCEPTED}.")
+    kind = type(data).__name__
+    found = f"the data are {with_article(kind)}" if name == kind else f"{name} is of type {kind}"
+    return ValueError(f"{found}; expected {_ACCEPTED}.")
 
 
 def _from_module(data: Any, name: str) -> Source:

@@ -192,8 +192,8 @@ def with_article(noun: str) -> str:
     """Put an indefinite article before a noun.
 
     Examples:
-        >>> with_article("Optimizer"), with_article("tensor")
-        ('an Optimizer', 'a tensor')
+        >>> with_article("int"), with_article("tensor")
+        ('an int', 'a tensor')
     """
     return f"{'an' if noun[0] in 'AEIOaeio' else 'a'} {noun}"
 

@@ -1,5 +1,7 @@
 """Lightning modules and Hugging Face trainers are taken apart by their methods."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -135,5 +137,10 @@ def test_a_trainer_that_makes_models_gives_new_weights():
 
 
 def test_anything_else_is_refused():
-    with pytest.raises(ValueError, match=r"the model is a int; expected a torch.nn.Module"):
+    with pytest.raises(ValueError, match=r"the model is an int; expected a torch.nn.Module"):
         taken_apart(3)
+
+
+def test_a_trainer_of_another_kind_is_asked_for_its_model():
+    with pytest.raises(ValueError, match=r"a SimpleNamespace; .* Give its \.model"):
+        taken_apart(SimpleNamespace(model=nn.Linear(4, 3)))

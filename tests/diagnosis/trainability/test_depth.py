@@ -176,3 +176,6 @@ def test_words():
     assert depth_in_words(Depth(12, 20.4, 18.2, 33.0)) == (
         "it has 12 equal blocks, and about 20 could train (between 18 and 33)"
     )
+    assert depth_in_words(Depth(12, 10.0, 8.0, math.inf, searched=24)).endswith(
+        "(between 8 and more than 24)"
+    )

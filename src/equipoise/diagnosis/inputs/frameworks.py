@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.copies import copied
 from equipoise.instrument.training_step import training_step
+from equipoise.records.wording import with_article
 from equipoise.training.losses import UnsuitableBatchError
 
 
@@ -45,9 +46,11 @@ def taken_apart(subject: Any) -> Given:
         return Given(lambda: copy_without_trainer(subject))
     if callable(subject):
         return Given(subject)
+    held = isinstance(getattr(subject, "model", None), nn.Module)
     raise ValueError(
-        f"the model is a {type(subject).__name__}; expected a torch.nn.Module, a class or a "
-        "function without arguments that makes one, a LightningModule, or a Hugging Face Trainer."
+        f"the model is {with_article(type(subject).__name__)}; expected a torch.nn.Module, a class "
+        "or a function without arguments that makes one, a LightningModule, or a Hugging Face "
+        f"Trainer.{' Give its .model, its loader and its loss.' if held else ''}"
     )
 
 

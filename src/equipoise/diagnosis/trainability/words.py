@@ -35,7 +35,7 @@ def limit_in_words(depth: Depth) -> str:
     if depth.value < 1:
         return "not even one would train"
     low, high = (
-        wording.depth(end) if math.isfinite(end) else "many more"
+        wording.depth(end) if math.isfinite(end) else f"more than {depth.searched:,}"
         for end in (depth.low, depth.high)
     )
     return f"about {wording.depth(depth.value)} could train (between {low} and {high})"
