@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,22 @@ def test_the_spectra_in_the_documents_are_what_the_command_prints(capsys):
         row = next(row for row in shown if row[:2] == cells[:2])
         for ours, theirs in zip(cells[2:-2], row[2:-2], strict=True):
             assert float(ours) == pytest.approx(float(theirs), abs=1e-11)
+
+
+def test_the_version_is_that_of_the_changelogs_first_section():
+    """Of what is not released yet, a development version; the citation names the last release."""
+    sections = re.findall(
+        r"^## ([\d.]+)(?: \((.*)\))?$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    newest, date = sections[0]
+    expected = f"{newest}.dev0" if date == "unreleased" else newest
+    for folder in (ROOT, ROOT / "papers"):
+        project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+        assert project["version"] == expected
+    assert f"equipoise=={expected}" in project["dependencies"]
+    released = next(section for section in sections if section[1] != "unreleased")
+    cited = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f'version: {released[0]}\ndate-released: "{released[1]}"' in cited
 
 
 def test_no_machine_path_or_registry_in_the_repository():

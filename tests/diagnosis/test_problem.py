@@ -67,6 +67,8 @@ def raises():
     raise RuntimeError("no such checkpoint")
 
 
+OTHER = mlp()  # a trainer's own
+
 REFUSALS = {
     "factory raises": (raises, {}, "the model factory raised RuntimeError: no such checkpoint"),
     "factory with arguments": (Changed, {}, r"called without arguments: give the model itself"),
@@ -159,7 +161,7 @@ REFUSALS = {
     "layer of size zero": (empty, {}, r"layer '1' has a weight of shape \[0, 64\]"),
     "loss of another model": (
         mlp,
-        {"loss_fn": lambda m, b, other=mlp(): nn.functional.cross_entropy(other(b[0]), b[1])},
+        {"loss_fn": lambda m, b: nn.functional.cross_entropy(OTHER(b[0]), b[1])},
         "the loss calls another model than the one that it is given",
     ),
     "loss that raises": (

@@ -103,10 +103,9 @@ def _refuse_another_model(
         loss(model, batch)
     if not ran:
         raise ValueError(
-            "the loss calls another model than the one that it is given, which is a copy of yours. "
-            "Call its first argument, as in lambda model, batch: criterion(model(batch[0]), "
-            "batch[1]). Where a trainer calls a model of its own, set that first: "
-            "trainer.model = model."
+            "the loss calls another model than the one that it is given, a copy of yours. Call "
+            "its first argument, as in lambda model, batch: criterion(model(batch[0]), batch[1]). "
+            "Where a trainer calls a model of its own, set that first: trainer.model = model."
         )
 
 

@@ -46,11 +46,11 @@ def taken_apart(subject: Any) -> Given:
         return Given(lambda: copy_without_trainer(subject))
     if callable(subject):
         return Given(subject)
-    held = isinstance(getattr(subject, "model", None), nn.Module)
+    kind, held = type(subject).__name__, isinstance(getattr(subject, "model", None), nn.Module)
     raise ValueError(
-        f"the model is {with_article(type(subject).__name__)}; expected a torch.nn.Module, a class "
-        "or a function without arguments that makes one, a LightningModule, or a Hugging Face "
-        f"Trainer.{' Give its .model, its loader and its loss.' if held else ''}"
+        f"the model is {with_article(kind)}; expected a torch.nn.Module, a class or a function "
+        "without arguments that makes one, a LightningModule, or a Hugging Face Trainer."
+        f"{' Give its .model, its loader and its loss.' if held else ''}"
     )
 
 
