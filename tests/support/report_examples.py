@@ -105,7 +105,7 @@ def deep_checkup() -> Checkup:
         interrupted=False,
         verdict=Verdict(
             "critical",
-            "Will probably not train (12 %, between 5 and 22)",
+            "Will probably not train (12 %, between 5 and 22 %)",
             "Similar inputs are driven apart: gradients explode towards the input. It has 32 "
             "equal blocks, and about 21 could train (between 18 and 24)",
             trainability(),

@@ -80,9 +80,9 @@ def chance(value: float, low: float, high: float) -> str:
 
     Examples:
         >>> chance(0.123, 0.05, 0.22), chance(0.999, 0.97, 1.0)
-        ('12 %, between 5 and 22', 'over 99 %, between 97 and 100')
+        ('12 %, between 5 and 22 %', 'over 99 %, between 97 and 100 %')
     """
-    ends = f"between {math.floor(100 * low)} and {math.ceil(100 * high)}"
+    ends = f"between {math.floor(100 * low)} and {math.ceil(100 * high)} %"
     return f"{_whole_percent(value)}, {ends}"
 
 

@@ -25,14 +25,14 @@ def at(probability, **changes):
 @pytest.mark.parametrize(
     ("probability", "words"),
     [
-        (0.001, "Will not train (under 1 %, between 0 and 11)"),
-        (0.05, "Will not train (5 %, between 4 and 15)"),
-        (0.3, "Will probably not train (30 %, between 27 and 37)"),
-        (0.5, "May train or not (50 %, between 45 and 56)"),
-        (0.7, "Will probably train (70 %, between 63 and 73)"),
-        (0.8, "Will probably train (80 %, between 72 and 82)"),
-        (0.96, "Will train (96 %, between 86 and 97)"),
-        (0.999, "Will train (over 99 %, between 89 and 100)"),
+        (0.001, "Will not train (under 1 %, between 0 and 11 %)"),
+        (0.05, "Will not train (5 %, between 4 and 15 %)"),
+        (0.3, "Will probably not train (30 %, between 27 and 37 %)"),
+        (0.5, "May train or not (50 %, between 45 and 56 %)"),
+        (0.7, "Will probably train (70 %, between 63 and 73 %)"),
+        (0.8, "Will probably train (80 %, between 72 and 82 %)"),
+        (0.96, "Will train (96 %, between 86 and 97 %)"),
+        (0.999, "Will train (over 99 %, between 89 and 100 %)"),
     ],
 )
 def test_forecasts(probability, words):
@@ -42,11 +42,11 @@ def test_forecasts(probability, words):
 @pytest.mark.parametrize(
     ("probability", "low", "high", "words"),
     [
-        (0.96, 0.51, 0.99, "Will train (96 %, between 51 and 99)"),
-        (0.96, 0.45, 0.99, "Will probably train (96 %, between 45 and 99)"),
-        (0.94, 0.02, 0.99, "May train or not (94 %, between 2 and 99)"),
-        (0.05, 0.01, 0.6, "Will probably not train (5 %, between 1 and 60)"),
-        (0.05, 0.01, 0.95, "May train or not (5 %, between 1 and 95)"),
+        (0.96, 0.51, 0.99, "Will train (96 %, between 51 and 99 %)"),
+        (0.96, 0.45, 0.99, "Will probably train (96 %, between 45 and 99 %)"),
+        (0.94, 0.02, 0.99, "May train or not (94 %, between 2 and 99 %)"),
+        (0.05, 0.01, 0.6, "Will probably not train (5 %, between 1 and 60 %)"),
+        (0.05, 0.01, 0.95, "May train or not (5 %, between 1 and 95 %)"),
     ],
 )
 def test_a_wide_interval_makes_no_sure_forecast(probability, low, high, words):

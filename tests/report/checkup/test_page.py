@@ -9,7 +9,7 @@ from support.report_examples import LONG_NAME, page_of
 def test_the_facts_are_there():
     text = words(page_of("deep"))
     for fact in (
-        "Will probably not train (12 %, between 5 and 22)",
+        "Will probably not train (12 %, between 5 and 22 %)",
         "It has 32 equal blocks",
         "About 21 could train (between 18 and 24)",
         "Trains with 91 %",

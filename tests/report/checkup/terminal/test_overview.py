@@ -60,7 +60,7 @@ class TestFirstScreen:
 def test_the_facts_are_there(deep):
     text = printed(whole, deep)
     for fact in (
-        "Will probably not train (12 %, between 5 and 22)",
+        "Will probably not train (12 %, between 5 and 22 %)",
         "about 21 could train",
         "examples/deep_relu.py:build_model",
         "fashion-mnist",
