@@ -266,37 +266,37 @@ class TestOthers:
         ("raw", "scaled", "warns"), [(1e6, 1e2, True), (1e6, 5e5, False), (1e3, 1e1, False)]
     )
     def test_conditioning_warns_where_scaling_would_help_much(self, raw, scaled, warns):
-        findings = conclude(None, [], NORMS, [], [layer(raw, scaled)], [])
+        findings = conclude(None, [], NORMS, [], [layer(raw, scaled)])
         assert any(finding.severity == "warning" for finding in findings) == warns
 
     def test_of_hidden_layers_it_is_a_note(self):
         """Many that train well have some, and norms before them may do harm."""
-        findings = conclude(None, [], NORMS, [], [layer(1e2, 1e2), layer(1e6, 1e2)], [])
+        findings = conclude(None, [], NORMS, [], [layer(1e2, 1e2), layer(1e6, 1e2)])
         assert [f.severity for f in findings] == ["note"]
         assert findings[0].title == "Inputs of 1 layer are ill-conditioned"
 
     def test_small_batches_and_constant_inputs_are_notes(self):
         layers = [layer(rows=5, columns=11, zero=6), layer(constant=3)]
-        findings = conclude(None, [], NORMS, [], layers, [])
+        findings = conclude(None, [], NORMS, [], layers)
         assert {finding.severity for finding in findings} == {"note"}
         assert ["5 directions" in f.detail for f in findings] == [True, False]
         assert ["3 of 10 inputs" in f.detail for f in findings] == [False, True]
 
     def test_a_small_sample_of_rows_is_no_small_batch(self):
         """Of a ResNet-18 at a batch of 64, 12 layers were said to have too few rows; 5 have."""
-        (large,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6)], [])
-        assert conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=90)], []) == ()
-        (small,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=8)], [])
+        (large,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6)])
+        assert conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=90)]) == ()
+        (small,) = conclude(None, [], NORMS, [], [layer(rows=5, columns=11, zero=6, of=8)])
         assert "a batch gives 5 rows for 10 inputs, so that at least 5 directions" in large.detail
         assert "a batch gives 8 rows for 10 inputs, so that at least 2 directions" in small.detail
 
     def test_as_many_rows_as_inputs_are_enough(self):
         """Layers without bias lose nothing there; "1 direction" was said to get no gradient."""
-        assert conclude(None, [], NORMS, [], [layer(rows=10, columns=11, zero=1)], []) == ()
+        assert conclude(None, [], NORMS, [], [layer(rows=10, columns=11, zero=1)]) == ()
 
     def test_skipped_layers_are_not_judged(self):
         nan = float("nan")
-        assert conclude(None, [], NORMS, [], [layer(nan, nan, 1, 9, skipped="large")], []) == ()
+        assert conclude(None, [], NORMS, [], [layer(nan, nan, 1, 9, skipped="large")]) == ()
 
     def test_findings_are_ranked_and_of_equal_ones_the_leading_is_first(self):
         findings = conclude(

@@ -248,8 +248,8 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
         examined.attribution,
         examined.comparisons,
         examined.conditioning,
-        {} if examined.unmeasured else unwatched(examined.model),
-        [
+        unwatched={} if examined.unmeasured else unwatched(examined.model),
+        further=[
             *([] if examined.obstacle else _without_theory(examined)),
             *examined.mistakes,
             *conclude_initialisation(initialised, examined.unchecked),
@@ -260,14 +260,14 @@ def _findings(examined: Examination) -> tuple[Finding, ...]:
             *conclude_second_order(examined.second_order),
             *conclude_smoothness(examined.smoothness),
         ],
-        [
+        leading=[
             *conclude_trainability(examined.trainability, _advice(examined)),
             *conclude_fix(examined.fix),
         ],
-        _zeros(examined),
-        examined.stuck.silent or examined.stuck.part,
-        examined.behind_weights,
-        examined.in_sequence,
+        zeros=_zeros(examined),
+        dead=examined.stuck.silent or examined.stuck.part,
+        behind=examined.behind_weights,
+        in_sequence=examined.in_sequence,
     )
 
 

@@ -54,6 +54,7 @@ def conclude(
     attribution: Sequence[Share],
     comparisons: Sequence[Comparison],
     conditioning: Sequence[LayerConditioning],
+    *,
     unwatched: Mapping[str, int] | None = None,
     further: Sequence[Finding] = (),
     leading: Sequence[Finding] = (),

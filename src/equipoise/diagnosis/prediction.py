@@ -28,6 +28,7 @@ from equipoise.theory.propagation.propagate import Propagation, propagate
 from equipoise.theory.propagation.sites import Site
 
 _METHOD = "signal propagation"
+_NO_WAY_BACK = "no operation after it lets theory pass back"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +188,3 @@ def _at_layer(name: str, made: Made | None, site: Site | None) -> LayerPredictio
         site.row_correlation,
         None,
     )
-
-
-_NO_WAY_BACK = "no operation after it lets theory pass back"

@@ -79,8 +79,9 @@ def _of_batches(fix: Fix) -> list[Finding]:
         Finding(
             "note",
             f"Batches of {size:g} samples would help, accumulated gradients would not",
-            f"By theory the model then trains with {wording.percent(found.predicted)} instead of "
-            f"{wording.percent(plain.measured)}. Batch norm sees only the samples of one pass: "
+            "By theory the model then trains with a probability of "
+            f"{wording.percent(found.predicted)} instead of {wording.percent(plain.measured)}. "
+            "Batch norm sees only the samples of one pass: "
             "accumulating gradients over passes leaves its statistics as they are.",
         )
     ]
