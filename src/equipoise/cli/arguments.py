@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from equipoise.files import refuse_file_name
 
 if TYPE_CHECKING:  # --help does not wait for torch
+    from argparse import _ActionsContainer  # a parser, or a group of its arguments
+
     from rich.console import Console
 
     from equipoise.diagnosis.record import Checkup
@@ -31,53 +33,54 @@ DIRECTORY = "equipoise-report"
 
 def add_inputs(parser: ArgumentParser) -> None:
     """Declare the model, the data, the loss and the device."""
-    parser.add_argument(
+    group = parser.add_argument_group("model and data")
+    group.add_argument(
         "target",
         nargs="?",
         metavar="TARGET",
-        help="file.py:factory or package.module:factory, a callable that returns a "
-        "torch.nn.Module; by default a batch-normalised ReLU network, "
+        help="file.py:name or package.module:name of a class or function that builds a "
+        "torch.nn.Module, or of a module; by default a batch-normalised ReLU network, "
         f"{DEPTH} layers deep",
     )
-    parser.add_argument(
+    group.add_argument(
         "--arg",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="keyword argument for the factory; may be repeated",
     )
-    parser.add_argument(
+    group.add_argument(
         "--checkpoint",
         type=Path,
         metavar="FILE",
         help="weights that torch.save wrote, or a training's whole checkpoint; the model is then "
         "checked as it is",
     )
-    parser.add_argument(
+    group.add_argument(
         "--data",
         default="digits",
         help="digits, fashion-mnist, mnist, cifar10, cifar100, text:64 (characters, for language "
         "models), random:3x32x32:10, or file.py:name of a DataLoader, a Dataset or an iterable of "
         "(input, target) batches (default: %(default)s)",
     )
-    parser.add_argument("--data-dir", type=Path, help="folder with the data's archives")
-    parser.add_argument("--download", action="store_true", help="download the data if missing")
-    parser.add_argument(
+    group.add_argument("--data-dir", type=Path, help="folder with the data's archives")
+    group.add_argument("--download", action="store_true", help="download the data if missing")
+    group.add_argument(
         "--batch-size",
         type=int,
         help="default: 64, or all samples where there are fewer; a loader's batches keep their "
         "own size",
     )
-    parser.add_argument(
+    group.add_argument(
         "--loss",
         default="auto",
         help="auto, cross-entropy, mse, or a function of (model, batch) or of (output, target), "
         "as file.py:name or torch.nn:functional.l1_loss (default: auto)",
     )
-    parser.add_argument("--device", default="cpu", help="such as cuda, mps (default: cpu)")
+    group.add_argument("--device", default="cpu", help="such as cuda, mps (default: cpu)")
 
 
-def add_forms(parser: ArgumentParser) -> None:
+def add_forms(parser: _ActionsContainer) -> None:
     """Declare how much of a check-up is printed, and as what."""
     parser.add_argument(
         "--full", action="store_true", help="print the whole report, not its first screen alone"

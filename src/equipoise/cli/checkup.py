@@ -19,6 +19,8 @@ from equipoise.cli.flags import in_flags
 from equipoise.cli.imports import import_at_once
 
 if TYPE_CHECKING:  # --help does not wait for torch
+    from argparse import _ActionsContainer
+
     from rich.console import Console
 
     from equipoise.diagnosis.fix.options import FixOptions
@@ -35,6 +37,25 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 def configure(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_inputs(parser)
+    _add_measurements(parser.add_argument_group("what is measured"))
+    _add_trainings(parser.add_argument_group("trainings"))
+    report = parser.add_argument_group("report")
+    add_forms(report)
+    report.add_argument(
+        "--fail-on",
+        choices=("critical", "warning", "note"),
+        help="end with exit code 1 if a finding is as severe as that, or more",
+    )
+    report.add_argument(
+        "--out",
+        type=Path,
+        default=Path(DIRECTORY),
+        metavar="DIR",
+        help="where report.json and report.html go (default: %(default)s)",
+    )
+
+
+def _add_measurements(parser: _ActionsContainer) -> None:
     parser.add_argument(
         "--seeds",
         type=whole(10_000),
@@ -47,6 +68,20 @@ def configure(parser: ArgumentParser) -> None:
         default=2,
         help="batches for each of them (default: %(default)s)",
     )
+    parser.add_argument(
+        "--preconditioning",
+        action="store_true",
+        help="measure what preconditioning would do to the condition numbers of layers' inputs",
+    )
+    parser.add_argument(
+        "--hessian",
+        action="store_true",
+        help="as --preconditioning, and what it would do to the condition numbers of the Hessian "
+        "of one unit of every layer; takes long",
+    )
+
+
+def _add_trainings(parser: _ActionsContainer) -> None:
     parser.add_argument(
         "--fix",
         nargs="?",
@@ -66,25 +101,6 @@ def configure(parser: ArgumentParser) -> None:
         "check-up, so that optional measurements that fit are made",
     )
     parser.add_argument(
-        "--smoothness",
-        action="store_true",
-        help="train the model for 60 steps with and without its normalisers, and with a verified "
-        "remedy, and measure how far the gradient is reliable; within a --budget that is measured "
-        "at initialisation alone",
-    )
-    parser.add_argument(
-        "--preconditioning",
-        action="store_true",
-        help="measure what preconditioning would do to the condition numbers of layers' inputs",
-    )
-    parser.add_argument(
-        "--hessian",
-        action="store_true",
-        help="as --preconditioning, and what it would do to the condition numbers of the Hessian "
-        "of one unit of every layer; takes long",
-    )
-    add_forms(parser)
-    parser.add_argument(
         "--steps",
         type=whole(10_000_000),
         help="steps of each judged training of --fix (default: what fits into the budget, at most "
@@ -92,22 +108,18 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--optimizer",
-        help="sgd, adam or adamw: what --fix (sgd with momentum) and --smoothness (sgd without) "
-        "train with, each variant at its best learning rate (default: sgd); or your own, "
-        "file.py:name of a function of the model that returns it: then what it holds is looked "
-        "at, some of its steps are tried, and --fix trains with it if it is one of these three",
+        help="your own, as file.py:name of a function of the model that returns it: what it holds "
+        "is looked at, and a few of its steps show whether the learning rate is too large; or "
+        "sgd, adam or adamw, with which --fix and --smoothness train each variant at its best "
+        "learning rate (default: sgd, in --fix with momentum). --fix takes your own if it is one "
+        "of these",
     )
     parser.add_argument(
-        "--fail-on",
-        choices=("critical", "warning", "note"),
-        help="end with exit code 1 if a finding is as severe as that, or more",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(DIRECTORY),
-        metavar="DIR",
-        help="where report.json and report.html go (default: %(default)s)",
+        "--smoothness",
+        action="store_true",
+        help="train the model for 60 steps with and without its normalisers, and with a verified "
+        "remedy, and measure how far the gradient is reliable; within a --budget that is measured "
+        "at initialisation alone",
     )
 
 

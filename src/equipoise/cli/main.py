@@ -297,7 +297,8 @@ def _parser(
     """The whole parser, and that of each subcommand."""
     parser = argparse.ArgumentParser(
         prog="equipoise",
-        description="Predict, measure and repair whether a normalised deep network can train.",
+        description="Predict and measure whether a deep network can train, and say what to "
+        "change. Begin with: equipoise checkup file.py:build --data file.py:loader",
     )
     notes = []
     missing = [name for name in _ELSEWHERE if name not in commands and name not in broken]

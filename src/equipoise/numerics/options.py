@@ -173,10 +173,16 @@ def check_options(
             if wrong in {field.name for field in fields(record)}:
                 raise TypeError(
                     f"{function} has no option {wrong!r}: it belongs in {name}, as in "
-                    f"{name}={record.__name__}({wrong}={given[wrong]!r})."
+                    f"{name}={_imported(record)}({wrong}={given[wrong]!r})."
                 )
         hint = closest(_ELSEWHERE.get(wrong, wrong), known) or f" It takes {', '.join(known)}."
         raise TypeError(f"{function} has no option {wrong!r}.{hint}")
+
+
+def _imported(record: type) -> str:
+    """The name by which users import a class: rooms export theirs."""
+    package, room, *_ = [*record.__module__.split("."), ""]
+    return f"{package}.{room}.{record.__name__}" if package == "equipoise" else record.__name__
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any] | None:
