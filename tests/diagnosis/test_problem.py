@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import models
@@ -177,6 +178,39 @@ REFUSALS = {
 def test_bad_input_is_a_value_error_that_names_it(build, keywords, message):
     with pytest.raises(ValueError, match=message):
         Problem.prepare(build, DIGITS, **keywords)
+
+
+class InList(nn.Module):
+    """Layers that no module knows of, beside one that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.unused = [mlp()], nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+class Through(nn.Module):
+    """All layers behind a checkpoint, which hides their parameters from the loss's graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return checkpoint(self.inner, x.requires_grad_(), use_reentrant=True)
+
+
+SCALE = nn.Parameter(torch.ones(()))
+
+
+@pytest.mark.parametrize("build", [InList, Through])
+def test_a_model_whose_parameters_a_loss_hides_is_no_other_model(build):
+    def loss(model, batch):
+        return nn.functional.cross_entropy(SCALE * model(batch[0]), batch[1])
+
+    assert Problem.prepare(build, DIGITS, loss_fn=loss).held
 
 
 def quietly(make, *arguments):
