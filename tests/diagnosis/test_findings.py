@@ -221,7 +221,7 @@ class TestComparisons:
         assert finding.title == "Undecided whether theory holds for the gradient growth per layer"
         assert "More seeds" in finding.detail
         assert finding.remedy is None
-        assert ("standard errors" in finding.detail) == (z == 1.2)
+        assert ("1.2 standard errors, which are too large" in finding.detail) == (z == 1.2)
 
     def test_the_numbers(self):
         (finding,) = conclude(None, [], NORMS, [comparison("agrees")], [])

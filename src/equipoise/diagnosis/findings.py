@@ -302,10 +302,11 @@ def _agreement(comparisons: Sequence[Comparison]) -> list[Finding]:
             f"{wording.spread(comparison.measured)}{where}."
         )
         if not math.isnan(comparison.z):
-            numbers += (
-                f" Difference: {abs(comparison.z):.1f} standard errors (agreement means below "
-                f"{AGREEMENT:.0f})."
-            )
+            numbers += f" Difference: {abs(comparison.z):.1f} standard errors"
+            if comparison.outcome == "undecided":
+                numbers += ", which are too large to tell."
+            else:
+                numbers += f" (agreement means below {AGREEMENT:.0f})."
         if comparison.outcome == "undecided":
             title = f"Undecided whether theory holds for the {comparison.quantity}"
             numbers += " More seeds of a factory would tell."

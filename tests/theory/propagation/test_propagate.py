@@ -1137,3 +1137,13 @@ def test_what_no_rule_knows_is_no_failure_of_a_rule():
     graph = trace(TurnedInPart(), torch.randn(8, 6, 16), lambda m, x: m(x).square().mean())
     reasons = [site.reason for site in propagate(graph).sites if site.operation == "cat"]
     assert reasons == ["the positions of two tensors differ"]
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_what_is_printed_names_where_theory_is_cut_first(groups):
+    model = linear(8, nn.GroupNorm(groups, 8))
+    x = torch.randn(16, 64)
+    printed = str(propagate(trace(model, (x, torch.randn(16, 8)), projected)))
+    cut = "; first cut at native_group_norm in '1': a norm over 1 feature, where 4 are the fewest\n"
+    assert (cut in f"{printed}\n") == (groups == 8)
+    assert ("cut" in printed) == (groups == 8)

@@ -79,6 +79,10 @@ class Propagation:
         inside = of_model(self.sites)
         predicted = sum(site.is_predicted for site in inside)
         lines = [f"{predicted:,} of {len(inside):,} operations predicted"]
+        cut = next((site for site in inside if not site.is_predicted and site.reason), None)
+        if cut is not None:
+            place = f" in {cut.module!r}" if cut.module else ""
+            lines[0] += f"; first cut at {cut.operation}{place}: {cut.reason}"
         strong = [share for share in self.attribution if abs(share.log_gain) >= SLIGHT]
         if strong:
             lines.append("gradient times activation, towards the input:")

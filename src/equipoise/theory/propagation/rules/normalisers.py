@@ -34,6 +34,7 @@ from math import prod
 import numpy as np
 import torch
 
+from equipoise.records import wording
 from equipoise.theory.propagation import latent
 from equipoise.theory.propagation.call import Call, Pulled, Result, known_tensor, rule
 from equipoise.theory.propagation.exchangeable import Exchangeable, Later
@@ -297,7 +298,8 @@ def _over_features(
         return _within_samples(call, x, features, _scale_and_shift(gamma, beta), eps)
     square, offset, _ = _scale_and_shift(gamma, beta)
     if features < _FEWEST_FEATURES:
-        raise UnpredictedError(f"a norm over {features} features")
+        words = wording.count(features, "feature")
+        raise UnpredictedError(f"a norm over {words}, where {_FEWEST_FEATURES} are the fewest")
     divisor = np.sqrt(x.std**2 + eps)
     table = np.sqrt(square) * (x.table - x.mean[:, None]) / divisor[:, None] + offset
     output = replace(x.with_table(_shortened(table), gaussian=x.gaussian), balanced=1.0)
