@@ -154,7 +154,7 @@ def _compared(plain: SmoothnessArm, other: SmoothnessArm, found: Smoothness) -> 
     a, b = (wording.number(_median(arm, attrgetter("beta")), 2) for arm in (plain, other))
     detail = (
         "Effective smoothness β along the step, median of the measurements after initialisation: "
-        f"{a} unchanged, {b} {other.name}. It is smaller unchanged in {smoother} of {len(pairs)} "
+        f"{a} as it is, {b} {other.name}. It is smaller as it is in {smoother} of {len(pairs)} "
         f"pairs of measurements at the same step. {_conditions(found)}; learning rates "
         f"{wording.plain(plain.rate)} and {wording.plain(other.rate)}, final losses "
         f"{_loss(plain)} and {_loss(other)}.{_shift(plain, other)}"
@@ -195,9 +195,10 @@ def _stuck(plain: SmoothnessArm, other: SmoothnessArm, found: Smoothness) -> Fin
     return Finding(
         "note",
         f"{wording.capital(other.name)} the loss hardly falls: smoothness cannot be compared",
-        f"{_conditions(found)}: the loss goes from {wording.number(start)} to {_loss(other)} at "
-        f"learning rate {wording.plain(other.rate)}, and to {_loss(plain)} unchanged. On a "
-        "plateau gradients are short and hardly change, which says nothing about training.",
+        f"{_conditions(found)}: {other.name} the loss goes from {wording.number(start)} to "
+        f"{_loss(other)} at learning rate {wording.plain(other.rate)}; that of the model as it is "
+        f"ends at {_loss(plain)}. On a plateau gradients are short and hardly change, which says "
+        "nothing about training.",
     )
 
 

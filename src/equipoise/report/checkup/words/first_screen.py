@@ -66,10 +66,10 @@ def change_as_code(checkup: Checkup) -> str:
 
 
 def rest(checkup: Checkup) -> str:
-    """How many findings are left, and what was left out at which price."""
+    """How many findings are left, and which measurements were left out."""
     more = len(checkup.findings) - len(checkup.headlines)
     words = f"{wording.count(more, 'more finding')}" if more else "No more findings"
     if checkup.left_out:
         listed = "; ".join(f"{one.what} ({one.option})" for one in checkup.left_out)
-        words += f". Left out for its price: {listed}"
+        words += f". Left out to save time: {listed}"
     return words + "."
