@@ -69,7 +69,8 @@ def test_a_critical_mistake_comes_before_any_forecast(healthy):
 
 def test_what_keeps_it_from_training_comes_before_a_mistake(healthy):
     mistake = finding("critical", "A mistake")
-    found = verdict.conclude(None, None, [mistake], "", Broken(("a",), True), mistake)
+    broken = Broken(("a",), missing=True)
+    found = verdict.conclude(None, None, [mistake], obstacle=broken, mistake=mistake)
     assert found.sentence == "Will not train: its gradients are nan"
 
 
@@ -137,7 +138,7 @@ def test_without_a_probability_it_says_so_and_tells_of_growth(rate, details):
 
 def test_it_says_why_there_is_no_probability():
     checkup = deep_checkup()
-    found = verdict.conclude(checkup.growth, None, [], "theory stops at a sort.")
+    found = verdict.conclude(checkup.growth, None, [], unknown="theory stops at a sort.")
     assert found.details.endswith("per layer. Theory stops at a sort")
 
 

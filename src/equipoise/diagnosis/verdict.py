@@ -24,6 +24,7 @@ def conclude(
     growth: GradientGrowth | None,
     trainability: Trainability | None,
     findings: Iterable[Finding],
+    *,
     unknown: str = "",
     obstacle: Broken | Stuck | Forgotten | None = None,
     mistake: Finding | None = None,

@@ -1144,6 +1144,8 @@ def test_what_is_printed_names_where_theory_is_cut_first(groups):
     model = linear(8, nn.GroupNorm(groups, 8))
     x = torch.randn(16, 64)
     printed = str(propagate(trace(model, (x, torch.randn(16, 8)), projected)))
-    cut = "; first cut at native_group_norm in '1': a norm over 1 feature, where 4 are the fewest\n"
+    cut = (
+        "; first cut at native_group_norm in '1': a norm over 1 feature, where 4 are the fewest\n"
+    )
     assert (cut in f"{printed}\n") == (groups == 8)
     assert ("cut" in printed) == (groups == 8)

@@ -114,12 +114,27 @@ def judge(
     else:  # what is measured is not what will train
         basis, known["predicted"] = "both", quantities(awake, batch_size, "predicted")
         together = known["predicted"]
-    fit = calibration.fits[basis]
-    outside = calibration.outside(together)
     others = {
         "targets": burden(found.graph) if found.graph is not None else 0.0,
         "settling": settling(found, stepped) if stepped is not None else 0.0,
     }
+    limit: Depth | None = None
+    if depth and "predicted" in known and not others["settling"] > 0:
+        limit = _depth(awake or found, batch_size, calibration, took, allowance)
+    return _by_quantities(known, together, basis, calibration, others, limit)
+
+
+def _by_quantities(
+    known: Mapping[Source, Quantities],
+    together: Quantities,
+    basis: Basis,
+    calibration: Calibration,
+    others: Mapping[str, float],
+    depth: Depth | None,
+) -> Trainability:
+    """What the fit says of quantities, less what ``others`` take from the log-odds."""
+    fit = calibration.fits[basis]
+    outside = calibration.outside(together)
     outside += tuple(name for name, taken in others.items() if taken > 0)
     odds, error = fit.log_odds(together) - sum(others.values()), fit.error(together)
     probability, low, high = interval(odds, error, outside=bool(outside))
@@ -139,11 +154,7 @@ def judge(
         source=basis,
         predicted=known.get("predicted"),
         measured=known["measured"],
-        depth=(
-            _depth(awake or found, batch_size, calibration, took, allowance)
-            if depth and "predicted" in known and "settling" not in outside
-            else None
-        ),
+        depth=depth,
     )
 
 
