@@ -129,18 +129,12 @@ def checkup(
     check_flag(preconditioning=preconditioning, hessian=hessian)
     if budget is not None:
         check_positive(budget=budget)
-    if not isinstance(smoothness, SmoothnessOptions | bool | None):
-        raise ValueError(
-            "smoothness is chosen by equipoise.diagnosis.SmoothnessOptions, True or False; got "
-            f"{smoothness!r}."
-        )
     asked = {
         "preconditioning": preconditioning,
         "hessian": hessian,
         "smoothness": bool(smoothness),
     }
-    remedies = FixOptions.of(fix)
-    training = smoothness if isinstance(smoothness, SmoothnessOptions) else None
+    remedies, training = FixOptions.of(fix), _training(smoothness)
     started, watch, stages = time.perf_counter(), Stopwatch(), Stages()
     report = stages.told_to(progress)
     with suitable_threads() as refine_threads:
@@ -187,6 +181,18 @@ def checkup(
         words = in_words(examined.failure)
         raise UnfinishedError(stages.present, words, found) from examined.failure
     return found
+
+
+def _training(smoothness: SmoothnessOptions | bool | None) -> SmoothnessOptions | None:
+    """How smoothness is measured in a training, if that was asked for."""
+    if isinstance(smoothness, SmoothnessOptions):
+        return smoothness
+    if not isinstance(smoothness, bool | None):
+        raise ValueError(
+            "smoothness is chosen by equipoise.diagnosis.SmoothnessOptions, True or False; got "
+            f"{smoothness!r}."
+        )
+    return None
 
 
 def _record(examined: Examination, target: str, started: float) -> Checkup:
