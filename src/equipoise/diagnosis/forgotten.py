@@ -154,9 +154,9 @@ def conclude_forgotten(found: Forgotten) -> list[Finding]:
         Finding(
             "critical",
             "The output does not depend on the input",
-            f"For {found.samples} samples that differ all outputs are equal, also with biases, "
-            "and what starts at zero, drawn at random: nothing can be learnt but what all targets "
-            f"have in common. {wording.capital(found.words)}.",
+            f"{found.samples} different samples get equal outputs, even with biases, and what "
+            "starts at zero, drawn at random: the model can learn only what all targets have in "
+            f"common. {wording.capital(found.words)}.",
             ("Pass batch_first=True where axis 0 is that of samples. " if found.by_time else "")
             + "Look for a mean or sum over what was normalised over the same axis, a softmax over "
             "one number, an input that is not used, or a token that no other token reaches.",

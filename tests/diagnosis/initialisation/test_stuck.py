@@ -267,7 +267,7 @@ def test_nor_that_dead_units_do():
     report = eq.checkup(lambda: biased(-100.0, -100.0), BATCH, loss_fn="cross-entropy")
     assert report.verdict.trainability is None
     assert report.verdict.severity == "critical"
-    with pytest.raises(ValueError, match=r"has the loss a derivative by 0.weight, 2.weight,"):
+    with pytest.raises(ValueError, match=r"the gradient is zero at 0.weight, 2.weight,"):
         eq.assert_trainable(lambda: biased(0.0, -100.0), BATCH, loss_fn="cross-entropy")
 
 

@@ -259,11 +259,11 @@ def conclude_stuck(found: Stuck) -> list[Finding]:
                 "critical" if found.silent else "warning",
                 f"{_weights(silent, 'have')} no gradient, whatever is trained"
                 + (f", in {found.which}" if found.awake else ""),
-                f"On no sample of the batches tried has the loss a derivative by "
-                f"{wording.listed(silent, _NAMES)}, also when all other weights have moved. "
-                "Units are silent for every sample, as ReLUs behind a large negative bias; "
-                "something has a derivative of zero, as round(), a clamp beyond its bounds or a "
-                "softmax of one number; or gradients are less than the least number.",
+                "On every batch that was tried the gradient is zero at "
+                f"{wording.listed(silent, _NAMES)}, even after all other weights have moved. "
+                "Either units are silent for every sample, as ReLUs behind a large negative bias; "
+                "or an operation has a derivative of zero, as round(), a clamp beyond its bounds "
+                "or a softmax of one number; or gradients are too small for their type.",
                 "Look for such an operation behind the last of these layers, and for layers whose "
                 "outputs are all zero or all equal: start their biases at zero, scale their "
                 "weights, or take an activation without a flat side. "

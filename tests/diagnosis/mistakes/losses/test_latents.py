@@ -17,7 +17,7 @@ MIXING = torch.randn(3, FEATURES, generator=GENERATOR) / 3**0.5
 X = torch.randn(128, 3, generator=GENERATOR) @ MIXING
 SIGN = ("critical", "The divergence of the latent variables has the wrong sign")
 SLIGHT = ("note", "The divergence of the latent variables hardly counts")
-DEAR = ("critical", "The latent variables will tell nothing: their divergence is too dear")
+DEAR = ("critical", "The latent variables will tell nothing: their divergence costs too much")
 
 
 class Autoencoder(nn.Module):

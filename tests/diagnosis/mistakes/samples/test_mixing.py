@@ -285,7 +285,7 @@ def test_steps_with_targets_of_their_own_may_well_be_the_first_axis():
     steps = torch.randint(0, 20, (12, 6), generator=GENERATOR), torch.randint(0, 5, (12, 6))
     (finding,) = of_mixing(traced_pass(Steps(), steps, cross_entropy))
     assert finding.severity == "note"
-    assert "if it is time, all is well" in finding.remedy
+    assert "If it is time, the model is right" in finding.remedy
 
 
 class Unbatched(nn.Module):

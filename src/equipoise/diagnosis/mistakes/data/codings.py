@@ -65,9 +65,9 @@ def _beyond(node: Node, traced: TracedPass) -> Finding | None:
     return Finding(
         "critical" if far >= _MANY else "warning",
         "Targets of binary cross-entropy beyond 0 and 1",
-        f"They go from {wording.number(least)} to {wording.number(most)}, "
-        f"{wording.percent(int(beyond.sum()) / of)} of them beyond: the loss takes probabilities, "
-        "and of other numbers it falls without bound while outputs grow.",
+        f"They go from {wording.number(least)} to {wording.number(most)}, with "
+        f"{wording.percent(int(beyond.sum()) / of)} outside 0 to 1. The loss expects "
+        "probabilities: for other numbers it falls without bound as outputs grow.",
         _to_probabilities(values[counted]),
     )
 
@@ -149,10 +149,9 @@ def _several(node: Node, traced: TracedPass) -> Finding | None:
     return Finding(
         "warning",
         "Cross-entropy with targets whose rows do not sum to 1",
-        f"{wording.percent(float(wrong.double().mean()))} of the rows are no probabilities: with "
-        f"several numbers in a row, its sum is between {wording.number(low)} and "
-        f"{wording.number(high)}. Classes compete for one probability, so that several cannot be "
-        "sure at once.",
+        f"{wording.percent(float(wrong.double().mean()))} of the rows are no probabilities; those "
+        f"with several numbers sum to between {wording.number(low)} and {wording.number(high)}. "
+        "Classes compete for one probability, so the model cannot be sure of several at once.",
         "If a sample may have several classes, take nn.BCEWithLogitsLoss."
         if are_bits
         else "Make each row sum to 1, as by target.softmax(1) of scores; if a sample may have "
@@ -348,9 +347,9 @@ def _of_ctc(node: Node, traced: TracedPass) -> Iterator[Finding]:
         yield Finding(
             "critical",
             "The targets of CTC hold the blank",
-            f"{with_blank} of {wording.count(len(rows), 'sequence')} have class {blank} in them, "
-            "which means that nothing is said: it cannot be told from the pauses, and the loss is "
-            "none.",
+            f"{with_blank} of {wording.count(len(rows), 'sequence')} contain class {blank}, which "
+            "CTC takes for a pause: the model cannot give it as an answer, and the loss means "
+            "nothing.",
             "Number the classes around the blank, or name another one: F.ctc_loss(..., blank=C). "
             "Where padding is meant, give target_lengths without it.",
         )
@@ -360,9 +359,9 @@ def _of_ctc(node: Node, traced: TracedPass) -> Iterator[Finding]:
         yield Finding(
             "critical" if 2 * short >= len(rows) else "warning",
             "Fewer steps than the targets of CTC need",
-            f"{short} of {wording.count(len(rows), 'sequence')} have no alignment: a class takes "
-            "a step, and a repeated one a blank before it. Their loss is infinite, which "
-            "zero_infinity=True hides, and nothing is learnt of them.",
+            f"{short} of {wording.count(len(rows), 'sequence')} have no alignment: each class "
+            "takes a step, and a repeated one a blank before it. Their loss is infinite, which "
+            "zero_infinity=True hides, and the model learns nothing from them.",
             "Shorten the input less: smaller strides, or targets in larger units. Logits are of "
             "[steps, samples, classes], and input_lengths count steps behind the strides.",
         )

@@ -59,7 +59,8 @@ def _finding(name: str, place: slice) -> Finding:
         "warning",
         "An input holds the targets",
         f"In {name}, {where} (counted from 0) {'is' if one else 'are'} the targets, sample by "
-        "sample, and outputs change with them: the model can copy what is not known in use.",
+        "sample, and outputs change with them: the model can copy what it will not be given in "
+        "use.",
         "Take them out of the input; give a decoder zeros, or the steps before, in their place.",
     )
 

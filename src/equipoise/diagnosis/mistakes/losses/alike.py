@@ -64,9 +64,9 @@ def all_alike(traced: TracedPass) -> Finding | None:
     return Finding(
         "critical",
         "One answer for all inputs is as good as the right ones",
-        "The loss takes outputs alone, and asks that they are equal: with one vector for each "
-        f"sample it is {wording.number(own)}, and with the same one for all samples "
-        f"{wording.number(loss)}. Nothing keeps them apart, and training ends there.",
+        "The loss compares outputs with each other alone, and asks them to be equal: with a "
+        f"vector for each sample it is {wording.number(own)}, with the same one for all samples "
+        f"{wording.number(loss)}. Nothing keeps samples apart, and training ends there.",
         "Stop the gradient of the side that is to be predicted, as in "
         "-cosine_similarity(predictor(a), b.detach()), or take it from a copy that follows "
         "slowly; or add what tells samples apart, as the others of the batch, or their variance.",

@@ -187,7 +187,7 @@ def _collapse(weight: float, draw: _Draw, traced: TracedPass) -> Finding | None:
     most = float((gains(targets, targets).diagonal() - gains(targets, mean)[:, 0]).mean())
     return Finding(
         "critical",
-        "The latent variables will tell nothing: their divergence is too dear",
+        "The latent variables will tell nothing: their divergence costs too much",
         f"One nat of what is drawn{place_of(draw.node)} costs {wording.number(weight)}, and "
         f"decoding everything without an error would win {wording.number(most)}: the loss is "
         "least where the encoder gives all samples the same law.",
@@ -211,11 +211,12 @@ def _slight(weight: float, draw: _Draw, traced: TracedPass) -> Finding | None:
     return Finding(
         "note",
         "The divergence of the latent variables hardly counts",
-        f"It weighs what it would if data had a noise of {wording.percent(part**0.5)} of their "
+        f"It counts as much as if data had a noise of {wording.percent(part**0.5)} of their "
         f"standard deviation: what is drawn{place_of(draw.node)} may lie anywhere, and samples "
         "from the prior look like none of the data.",
-        "Meant so for an autoencoder that another model samples from; else sum both terms alike: "
-        "the error over all numbers of a sample and the divergence over its latent variables.",
+        "This is meant for an autoencoder that another model samples from. Otherwise sum both "
+        "terms alike: the error over all numbers of a sample and the divergence over its latent "
+        "variables.",
     )
 
 

@@ -80,9 +80,9 @@ def compared_with_nothing(traced: TracedPass) -> Finding | None:
         _TITLE,
         "No target and no input enters it, and it is least where all outputs are zero: the best "
         "answer is the same whatever is given.",
-        "Of a normalising flow, subtract the log-determinants: the loss is the mean of "
-        "0.5 * (z**2).sum(1) - log_determinant. Of pairs that are to be alike, add others that "
-        "are not.",
+        "For a normalising flow, subtract the log-determinants: the loss is the mean of "
+        "0.5 * (z**2).sum(1) - log_determinant. To pairs that should be alike, add pairs that "
+        "should not.",
     )
 
 
@@ -130,10 +130,10 @@ def _finding_of_weight(name: str) -> Finding:
     return Finding(
         "critical",
         "A weight of the loss makes it small, whatever the outputs are",
-        f"With {name} far from where it is, the loss is nothing, or falls without bound, with the "
-        "same outputs: training moves the weight, and the rest has no reason to learn.",
-        "Learned weights of several losses need what holds them, as exp(-s) * loss + s; else "
-        "keep them fixed.",
+        f"With {name} far from where it is, the loss becomes zero, or falls without bound, for "
+        "the same outputs: training moves this weight, and the rest has no reason to learn.",
+        "Give a learned weight a term that holds it back, as in exp(-s) * loss + s, or keep it "
+        "fixed.",
     )
 
 

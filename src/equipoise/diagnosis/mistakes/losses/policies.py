@@ -89,9 +89,9 @@ def _learnt_advantages(traced: TracedPass) -> list[Finding]:
                     Finding(
                         "critical",
                         "Advantages have a gradient",
-                        f"mul{place_of(node)} weighs logarithms of probabilities by what came "
-                        "less a value, and the value learns by that: it goes where the loss "
-                        "falls without bound.",
+                        f"mul{place_of(node)} weighs log-probabilities by returns less values, "
+                        "and its gradient reaches the values: they move to where the loss falls "
+                        "without bound.",
                         "advantage = (returns - value).detach()",
                     )
                 ]
@@ -160,9 +160,9 @@ def _learnt_targets(
                 Finding(
                     "warning",
                     "The targets of values have a gradient",
-                    f"{node.name}{place_of(node)} compares values with what came and the values "
-                    "that follow, and both learn: what follows is drawn to what was thought "
-                    "before, and learning is slow or ends elsewhere.",
+                    f"{node.name}{place_of(node)} compares values with rewards and the values "
+                    "that follow, and both get a gradient: later values are pulled towards "
+                    "earlier ones, and learning is slow or ends elsewhere.",
                     "with torch.no_grad(): target = reward + discount * following",
                 )
             ]
@@ -258,8 +258,8 @@ def _turned_entropy(traced: TracedPass) -> list[Finding]:
                     Finding(
                         "warning",
                         "The entropy of the policy counts with the wrong sign",
-                        f"The loss grows with it{place_of(node)}: actions become sure before "
-                        "others were tried.",
+                        f"The loss grows with it{place_of(node)}: the policy settles on actions "
+                        "before it has tried others.",
                         "loss = policy_loss - coefficient * entropy",
                     )
                 ]

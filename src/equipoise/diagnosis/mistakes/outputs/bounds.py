@@ -80,7 +80,7 @@ def narrow(node: Node, traced: TracedPass, *, is_loss: bool) -> Finding | None:
             "critical",
             "The softmax stays nearly uniform, whatever the weights",
             f"Logits are {made_of}, scaled to lie {lie}: cross-entropy cannot come below "
-            f"{wording.number(least)}, which is hardly less than by guessing.",
+            f"{wording.number(least)}, hardly less than by guessing.",
             "Divide cosines by a temperature below 1, such as 0.07, or learn their scale; a "
             "temperature divides, and does not multiply.",
         )

@@ -367,7 +367,7 @@ def _far_from(node: Node, traced: TracedPass, into: Container[int]) -> Finding |
             f"Targets have mean {wording.number(wanted)} and standard deviation "
             f"{wording.number(spread)}, outputs {wording.number(given)} and "
             f"{wording.number(varies)}: most steps go into the scale first.",
-            "Standardise the targets, or start the output's bias at their mean; of scores, take "
-            "the error times σ, whose noise has the scale 1.",
+            "Standardise the targets, or start the output's bias at their mean. For score "
+            "matching, multiply the error by σ.",
         )
     return None

@@ -154,8 +154,8 @@ def _finding(
         f"In evaluation, with every second sample exchanged, outputs for the others change by "
         f"{wording.percent(change)} of the largest. {where}.",
         "If axis 0 of the batch is that of samples, pass batch_first=True, or swap the axes "
-        "before it; if it is time, all is well with the model, and batches of (samples, time) "
-        "would let the check-up count samples."
+        "before it. If it is time, the model is right; with batches of (samples, time) the "
+        "check-up could count samples."
         if by_time
         else "Look for a softmax, mean, or attention over axis 0, or a reshape that joins "
         "samples. Graphs and models that compare the samples of a batch are meant to; where axis "

@@ -58,8 +58,8 @@ def _finding(samples: int) -> Finding:
         "warning",
         "Samples compete with themselves",
         f"Logits are similarities of {samples} rows with each other, and the largest of every row "
-        "is that of the row with itself, which is never the target: the loss cannot fall below "
-        "what this takes, and most of its gradient goes against it.",
+        "is that of the row with itself, which is never the target: this keeps the loss from "
+        "falling, and takes most of its gradient.",
         "Leave the diagonal out: similarities.fill_diagonal_(-torch.inf) before the "
         "cross-entropy.",
     )

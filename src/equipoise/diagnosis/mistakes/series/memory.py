@@ -83,9 +83,9 @@ def _judged(name: str, layer: nn.RNNBase, gradient: Tensor) -> Finding | None:
     return Finding(
         "warning",
         f"The first {early:,} of {steps:,} time steps are forgotten",
-        f"By what {name!r} ({kind}) is given there the loss has a derivative of less than a "
-        f"millionth of the largest: {wording.count(early, 'step')} that training hardly learns "
-        "from. It does not matter where later steps tell all that is asked for.",
+        f"The loss's derivative by what {name!r} ({kind}) is given there is below a millionth of "
+        f"the largest: training hardly learns from {wording.count(early, 'step')}. It does not "
+        "matter if later steps hold all that is needed.",
         gate.get(kind, "Take an LSTM or a GRU. ")
         + "Or take the mean over all steps, or attention, in the place of the last state; where "
         "sequences are padded at their end, take the state at their last real step.",

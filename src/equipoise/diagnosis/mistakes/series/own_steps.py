@@ -66,8 +66,8 @@ def _by_exchange(series: Series, traced: TracedPass) -> list[Finding]:
             "critical" if share < _HARDLY else "warning",
             "Outputs hardly depend on their own step",
             f"With step {at} exchanged, no output changes by more than {wording.percent(share)} "
-            "of what it changes by with all steps exchanged: all steps are given nearly the same, "
-            "and what follows from the present one is hardly learnt.",
+            "of what it changes by with all steps exchanged: all steps get nearly the same "
+            "output, and the model hardly learns what follows from the present one.",
             "Add what goes into attention, and into each block, to what comes out: x = x + f(x).",
         )
     ]

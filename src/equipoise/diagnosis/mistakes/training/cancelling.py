@@ -102,7 +102,7 @@ def _finding(node: Node, taken: Sequence[Node], *, everything: bool) -> Finding:
         + (
             "All gradients go through there: nothing can be learnt."
             if everything
-            else "The weights before it can learn nothing by that."
+            else "The weights before it learn nothing through it."
         ),
         "Look at axes there: what is divided by its own size, or compared with its own softmax "
         "or mean, is the same whatever it is, if the axis has one number.",

@@ -68,9 +68,9 @@ def of_plateaus(traced: TracedPass) -> list[Finding]:
             ENDLESS
             if is_endless
             else "Training starts on a plateau: layers are too small together",
-            "If any one matrix were moved as far as matrices of the usual size are long, the loss "
-            f"would change by a part of {wording.number(moved / abs(graph.loss))}: each gradient "
-            "has the other layers as factors. SGD stays at the loss of guessing for long. "
+            "Moving any one matrix by the usual length of a matrix changes the loss by only "
+            f"{wording.number(moved / abs(graph.loss))} of its value: each gradient has the other "
+            "layers as factors. SGD stays at the loss of guessing for long. "
             + _of_adam(largest, is_endless),
             "Draw weights with a deviation of about fan_in ** -0.5, as nn.init.kaiming_normal_ "
             "does, and not with a fixed one such as 0.01; or put norms between the layers. "
