@@ -46,7 +46,7 @@ def arm_record(
         step_seconds=min((run.step_seconds for run in runs), default=math.nan),
         diverged=diverged,
         seeds=len(one.judged),
-        reason=reason if judged or reason else "it was not reached",
+        reason=reason if judged or reason else "no time was left for it",
     )
 
 
