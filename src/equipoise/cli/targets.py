@@ -273,7 +273,8 @@ def choose_loss(spec: str) -> Loss | None:
     found = resolve(spec)
     if not callable(found):
         raise ValueError(
-            f"{spec} is a {type(found).__name__}; a loss is a function of (model, batch)."
+            f"{spec} is {with_article(type(found).__name__)}; a loss is a function of (model, "
+            "batch)."
         )
     return found
 

@@ -226,7 +226,7 @@ def _from_object(data: object, name: str) -> Source:
     if batch is not None:
         return _from_batch(batch, name)
     if isinstance(data, Dataset) and not hasattr(data, "__len__"):
-        raise ValueError(f"{name} is a {type(data).__name__} without __len__; add it.")
+        raise ValueError(f"{name} is {with_article(type(data).__name__)} without __len__; add it.")
     if isinstance(data, Dataset) or (
         not isinstance(data, Sequence | Mapping | Iterator | np.ndarray | Tensor)
         and all(hasattr(data, method) for method in ("__len__", "__getitem__"))
@@ -342,7 +342,8 @@ class _Restarted:
         made = _call(self._function, self._name) if made is None else made
         if not isinstance(made, Iterator):
             raise ValueError(
-                f"{self._name} first returned an iterator and then a {type(made).__name__}."
+                f"{self._name} first returned an iterator and then "
+                f"{with_article(type(made).__name__)}."
             )
         return made
 
