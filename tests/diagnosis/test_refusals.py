@@ -82,6 +82,12 @@ def test_a_loss_of_three_arguments():
         eq.checkup(lambda: nn.Linear(6, 3), (X, CLASSES), loss_fn=lambda model, x, y: None)
 
 
+def test_a_loss_of_one_argument():
+    """Such as the method of a trainer, which calls a model of its own."""
+    with pytest.raises(ValueError, match=r"takes one argument, and is called with two: \(model, "):
+        eq.checkup(lambda: nn.Linear(6, 3), (X, CLASSES), loss_fn=lambda batch: None)
+
+
 def test_numbers_that_are_no_labels_are_not_rounded():
     assert "y.long()" not in said(nn.CrossEntropyLoss(), X[:, 0])
 

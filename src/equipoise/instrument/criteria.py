@@ -77,6 +77,18 @@ def needed_arguments(given: Any) -> list[str]:
     return [one.name for one in by_position if one.default is one.empty]
 
 
+def takes_only_one(given: Any) -> bool:
+    """Whether a loss can be called with one argument, and not with two.
+
+    Examples:
+        >>> takes_only_one(lambda batch: None), takes_only_one(lambda *arguments: None)
+        (True, False)
+    """
+    taken = _parameters(given).values()
+    by_position = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(by_position) == 1 and all(p.kind is not p.VAR_POSITIONAL for p in taken)
+
+
 def _arguments(given: Any) -> list[str]:
     return list(_parameters(given))
 

@@ -16,7 +16,12 @@ from equipoise.diagnosis.inputs import objectives
 from equipoise.diagnosis.inputs.calls import Call, calls, is_input, takes_time
 from equipoise.diagnosis.inputs.frameworks import is_lightning, step_loss
 from equipoise.diagnosis.inputs.objectives import Objective
-from equipoise.instrument.criteria import is_criterion, needed_arguments, says_what_it_takes
+from equipoise.instrument.criteria import (
+    is_criterion,
+    needed_arguments,
+    says_what_it_takes,
+    takes_only_one,
+)
 from equipoise.instrument.forward import recording_gradients, with_gradients_inside
 from equipoise.instrument.kept_batches import copied
 from equipoise.instrument.snapshot import untouched
@@ -98,6 +103,12 @@ def check_loss(given: object) -> None:
         raise ValueError(
             f"unknown loss {given!r}; known are {', '.join(CRITERIA)}, and functions of (model, "
             f"batch).{closest(given, CRITERIA)}"
+        )
+    if takes_only_one(given):
+        raise ValueError(
+            "the loss takes one argument, and is called with two: (model, batch). It has to call "
+            "the model that it is given, as in lambda model, batch: criterion(model(batch[0]), "
+            "batch[1])."
         )
     needed = needed_arguments(given)
     if len(needed) > 2:
