@@ -215,7 +215,7 @@ class TestDepth:
     def test_an_estimate_is_its_value(self):
         assert depth_scale(Estimate(1.5, 0.1, "by hand")) == depth_scale(1.5)
 
-    @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])
+    @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, "relu"])
     @pytest.mark.parametrize("depth", [depth_scale, max_trainable_depth])
     def test_a_rate_that_is_not_positive_is_refused(self, depth, rate):
         with pytest.raises(ValueError, match=str(rate)):

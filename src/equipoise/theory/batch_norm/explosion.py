@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from equipoise.numerics.checks import check_positive
+from equipoise.numerics.checks import check_positive, is_number
 from equipoise.numerics.options import named_options
 from equipoise.records.estimate import Estimate
 from equipoise.records.warn import warn_user
@@ -93,7 +93,7 @@ def depth_scale(rate: Estimate | float) -> float:
     Infinite at a rate of 1; negative where gradients vanish.
 
     Raises:
-        ValueError: If the rate is not positive.
+        ValueError: If the rate is not a positive number.
 
     Examples:
         >>> round(depth_scale(explosion_rate("relu", 10**6)), 3)
@@ -104,9 +104,12 @@ def depth_scale(rate: Estimate | float) -> float:
     References:
         [yang2019], Section 4.
     """
-    value = rate.value if isinstance(rate, Estimate) else float(rate)
-    if not value > 0:
-        raise ValueError(f"a growth rate must be positive, got {value}.")
+    value = rate.value if isinstance(rate, Estimate) else rate
+    if not is_number(value) or not value > 0:
+        raise ValueError(
+            "a growth rate must be a positive number, such as explosion_rate('relu', 8); got "
+            f"{value!r}."
+        )
     logarithm = math.log(value)
     return 1 / logarithm if logarithm else math.inf
 
