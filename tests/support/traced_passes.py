@@ -5,7 +5,17 @@ from equipoise.instrument.recording.tracer import trace
 from support.model_state import left_alone
 
 
-def traced_pass(model, batch, loss_fn, *, graph=None, batches=None, assumed=False, patience=3.0):
+def traced_pass(
+    model,
+    batch,
+    loss_fn,
+    *,
+    graph=None,
+    batches=None,
+    assumed=False,
+    patience=3.0,
+    left_out=(),
+):
     """A pass of a model, traced here unless its graph is given."""
     return TracedPass(
         graph=trace(model, batch, loss_fn) if graph is None else graph,
@@ -15,6 +25,7 @@ def traced_pass(model, batch, loss_fn, *, graph=None, batches=None, assumed=Fals
         more=batches if callable(batches) else lambda: [batch] if batches is None else batches,
         patience=patience,
         loss_is_assumed=assumed,
+        left_out=left_out,
     )
 
 

@@ -109,6 +109,7 @@ class Examination:
     unmeasured: str = ""
     alike: Sequence[Finding] = ()
     search: Search | None = None
+    unused: frozenset[str] = frozenset()
     without_gradient: frozenset[str] = frozenset()
     behind_weights: frozenset[str] = frozenset()
     growth: GradientGrowth | None = None
@@ -185,7 +186,9 @@ class Examination:
             self.unmeasured = str(error)
         self._find_obstacles(has_functions)
         if self.stepping is not None and not self.obstacle:
-            self.optimizer = check_optimizer(self.problem, self.stepping, self.report)
+            self.optimizer = check_optimizer(
+                self.problem, self.stepping, self.report, unused=self.unused
+            )
         if self.growth is None:
             return
         self.comparisons = compare(self.growth, self.predictions)
@@ -232,7 +235,9 @@ class Examination:
             *self._compare_units(trace),
             *_fewer_samples(trace.problem, self.problem),
         )
-        self.search = Search(trace.graph, self.model, trace.problem)
+        left_out = () if self.stepping is None else self.stepping.left_out
+        self.search = Search(trace.graph, self.model, trace.problem, left_out)
+        self.unused = frozenset(self._trainable.difference(trace.graph.weights))
         passes += self.search.looks
         self.without_gradient = frozenset(trace.graph.without_gradient)
         self.behind_weights = behind_weights({n.number: n for n in trace.graph.nodes})
@@ -325,8 +330,11 @@ class Examination:
     @property
     def _is_trained_without_layers(self) -> bool:
         """Whether the traced pass shows gradients of weights, of which no call of a layer has."""
-        trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
-        return bool(trained - self.without_gradient)
+        return bool(self._trainable - self.without_gradient)
+
+    @property
+    def _trainable(self) -> set[str]:
+        return {name for name, p in self.model.named_parameters() if p.requires_grad}
 
     @property
     def _is_doubted(self) -> bool:

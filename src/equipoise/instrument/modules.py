@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -60,6 +60,32 @@ def children_first(model: nn.Module) -> list[nn.Module]:
 
     visit(model)
     return list(found)
+
+
+def in_idle_networks(model: nn.Module, used: Collection[str]) -> list[str]:
+    """Parameters of the networks of which none is used, in a model that only holds networks.
+
+    Such a model has no ``forward()`` of its own. Losses call its networks, each some of them, as
+    those of an actor and of its critic do; of any other model nothing is returned.
+
+    Args:
+        model: Its children are the networks.
+        used: Names of parameters.
+
+    Examples:
+        >>> agent = nn.ModuleDict({"actor": nn.Linear(2, 1), "critic": nn.Linear(3, 1)})
+        >>> in_idle_networks(agent, ["actor.weight"])
+        ['critic.weight', 'critic.bias']
+        >>> in_idle_networks(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["0.weight"])
+        []
+    """
+    if type(model).forward is not nn.Module.forward:
+        return []
+    networks = [
+        [f"{name}.{inner}" for inner, _ in child.named_parameters()]
+        for name, child in model.named_children()
+    ]
+    return [name for inside in networks if not set(inside) & set(used) for name in inside]
 
 
 def put(model: nn.Module, name: str, module: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """What the user's optimiser holds, and what its steps do to the loss."""
 
 import math
+from collections import OrderedDict
 from functools import partial
 
 import pytest
@@ -177,6 +178,27 @@ class TestHeld:
             check(lambda m: SGD(m[0].parameters(), lr=0.1), frozen, dtype=torch.float32).left_out
             == ()
         )
+
+    @pytest.mark.parametrize(
+        ("kind", "unused", "severity"),
+        [
+            (nn.ModuleDict, (), "note"),
+            (nn.Sequential, ("critic.weight", "critic.bias"), "note"),
+            (nn.Sequential, (), "warning"),
+        ],
+    )
+    def test_another_optimiser_steps_other_networks(self, kind, unused, severity):
+        """Whole ones of a model without a forward(), and what the loss does not depend on."""
+        model = kind(OrderedDict(actor=nn.Linear(2, 2), critic=nn.Linear(2, 1)))
+        problem = Problem.prepare(
+            model,
+            [(torch.ones(4, 2), torch.ones(4))] * 2,
+            loss_fn=lambda m, batch: m.get_submodule("actor")(batch[0]).square().mean(),
+        )
+        stepping = stepping_for(problem, model, lambda m: SGD(m.actor.parameters(), lr=0.1))
+        found = check_optimizer(problem, stepping, unused=unused)
+        title = "The optimiser leaves out 2 of 4 trainable parameters"
+        assert titles(found)[0] == (severity, title)
 
 
 class WithoutRate(torch.optim.Optimizer):

@@ -7,7 +7,7 @@ is meant as often as not. The first critical one heads the verdict (``diagnosis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from torch import nn
@@ -88,9 +88,12 @@ class Search:
         graph: A pass traced on the first batch; it is not kept for the second part.
         model: One of the problem's models; left bit for bit as it is.
         problem: What is checked.
+        left_out: Parameters that the user's optimiser does not hold.
     """
 
-    def __init__(self, graph: Graph, model: nn.Module, problem: Problem) -> None:
+    def __init__(
+        self, graph: Graph, model: nn.Module, problem: Problem, left_out: Collection[str] = ()
+    ) -> None:
         self._found: dict[str, list[Finding]] = {}
         self._looks: list[tuple[str, Callable[[], list[Finding]]]] = []
         self._failed: dict[str, str] = {}
@@ -104,6 +107,7 @@ class Search:
             more=problem.more,
             patience=problem.patience,
             loss_is_assumed=problem.loss_is_assumed,
+            left_out=left_out,
             postponed=postponed,
         )
         for what, detect in DETECTORS.items():
@@ -147,14 +151,17 @@ class Search:
                 self._failed[what] = wording.said(error)
 
 
-def mistakes(graph: Graph, model: nn.Module, problem: Problem) -> list[Finding]:
+def mistakes(
+    graph: Graph, model: nn.Module, problem: Problem, left_out: Collection[str] = ()
+) -> list[Finding]:
     """What is wrong with the use of a model, and not with its initialisation.
 
     Args:
         graph: A pass traced on the first batch.
         model: One of the problem's models; left bit for bit as it is.
         problem: What is checked.
+        left_out: Parameters that the user's optimiser does not hold.
     """
-    search = Search(graph, model, problem)
+    search = Search(graph, model, problem, left_out)
     search.finish()
     return search.found

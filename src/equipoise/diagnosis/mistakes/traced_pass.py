@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -44,6 +44,7 @@ class TracedPass:
         more: Gives it and others; called only where one batch does not tell.
         patience: Seconds that one further pass may take.
         loss_is_assumed: Whether the loss is one that the user has not given.
+        left_out: Parameters that the user's optimiser does not hold.
         postponed: Takes looks at the model that need no operations; without it they are made at
             once.
     """
@@ -55,6 +56,7 @@ class TracedPass:
     more: Callable[[], Iterable[Any]]
     patience: float
     loss_is_assumed: bool
+    left_out: Collection[str] = ()
     postponed: list[Callable[[], list[Finding]]] | None = None
 
     def afterwards(self, look: Callable[[TracedPass], list[Finding]]) -> list[Finding]:
@@ -71,6 +73,15 @@ class TracedPass:
             return look(rest)
         self.postponed.append(partial(look, rest))
         return []
+
+    @property
+    def stepped(self) -> dict[str, nn.Parameter]:
+        """The parameters that training is to change, by name."""
+        return {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad and name not in self.left_out
+        }
 
     @cached_property
     def nodes(self) -> Mapping[int, Node]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from equipoise.diagnosis.optimizer.given import Stepping
+from equipoise.diagnosis.optimizer.given import Stepping, left_out
 from equipoise.diagnosis.optimizer.record import OptimizerCheck
 from equipoise.diagnosis.optimizer.schedule import peak_rate
 from equipoise.diagnosis.optimizer.trial import NeedsClosureError, Trainee, try_rates
 from equipoise.diagnosis.problem import Problem
 from equipoise.diagnosis.refusals import in_words
 from equipoise.instrument.memory import lacks_memory, let_go
+from equipoise.instrument.modules import in_idle_networks
 from equipoise.instrument.progress import silent
 from equipoise.instrument.snapshot import surroundings_kept
 from equipoise.instrument.types import Progress
@@ -26,7 +27,11 @@ _PATIENCE = 20.0
 
 
 def check_optimizer(
-    problem: Problem, stepping: Stepping, report: Progress = silent
+    problem: Problem,
+    stepping: Stepping,
+    report: Progress = silent,
+    *,
+    unused: Collection[str] = (),
 ) -> OptimizerCheck:
     """Judge an optimiser by what it holds, and by what a few of its steps do to the loss.
 
@@ -34,13 +39,14 @@ def check_optimizer(
         problem: Model, data and loss. Steps are taken by copies of the model.
         stepping: How the user's training takes its steps.
         report: Called with a stage, finished and total steps.
+        unused: Parameters that the loss does not depend on.
 
     Raises:
         ValueError: If the user's function raises or returns no optimiser.
     """
     model = problem.fresh(problem.seed)
     optimizers = stepping.make(model)
-    found = replace(_described(model, optimizers), schedule=stepping.schedule)
+    found = replace(_described(model, optimizers, unused), schedule=stepping.schedule)
     reason = _obstacle(found, stepping, optimizers)
     if reason:
         return replace(found, reason=reason)
@@ -63,15 +69,20 @@ def check_optimizer(
     return replace(found, outcome=outcome, trials=trials, unmoved=unmoved)
 
 
-def _described(model: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> OptimizerCheck:
+def _described(
+    model: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...], unused: Collection[str]
+) -> OptimizerCheck:
     groups = [group for one in optimizers for group in one.param_groups]
     held = {id(tensor) for group in groups for tensor in group["params"]}
-    wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    wanted = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+    missing = left_out(model, optimizers)
+    of_others = {*unused, *in_idle_networks(model, {*wanted} - {*missing})}
     return OptimizerCheck(
         optimizer=" and ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
         rate=max((rate for rate in map(peak_rate, groups) if rate >= 0), default=math.nan),
-        parameters=tuple(wanted),
-        left_out=tuple(name for name, p in wanted.items() if id(p) not in held),
+        parameters=wanted,
+        left_out=missing,
+        of_others=tuple(name for name in missing if name in of_others),
         held=len(held),
         climbs=any(group.get("maximize", False) for group in groups),
         half_life=min(map(_half_life, groups), default=math.inf),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from equipoise.diagnosis.optimizer.record import OptimizerCheck, RateTrial
 from equipoise.records import wording
@@ -41,17 +42,32 @@ def _held(found: OptimizerCheck) -> list[Finding]:
         ]
     if not found.left_out:
         return []
-    of_all = wording.count(len(found.parameters), "trainable parameter")
+    forgotten = [name for name in found.left_out if name not in found.of_others]
+    if not forgotten:
+        return [
+            Finding(
+                "note",
+                _leaves_out(found, found.of_others),
+                f"Its steps do not change {wording.listed(found.of_others, _NAMES)}. The loss "
+                "does not depend on these, or they are whole networks of a model without a "
+                "forward() of its own: another optimiser is to step them.",
+            )
+        ]
     return [
         Finding(
             "warning",
-            f"The optimiser leaves out {len(found.left_out)} of {of_all}",
-            f"Its steps do not change {wording.listed(found.left_out, _NAMES)}. Layers that are "
+            _leaves_out(found, forgotten),
+            f"Its steps do not change {wording.listed(forgotten, _NAMES)}. Layers that are "
             "added after the optimiser was made are left out like this.",
             "Give it model.parameters(). If these are meant to stay, requires_grad_(False) says "
             "so and saves their gradients.",
         )
     ]
+
+
+def _leaves_out(found: OptimizerCheck, names: Sequence[str]) -> str:
+    of_all = wording.count(len(found.parameters), "trainable parameter")
+    return f"The optimiser leaves out {len(names)} of {of_all}"
 
 
 def _settings(found: OptimizerCheck) -> list[Finding]:

@@ -54,6 +54,7 @@ class Stepping:
         obstacle: Why copies of the model cannot take the steps; empty if they can.
         origin: Where it was found, if it was not given.
         schedule: What is known of the schedule.
+        left_out: Names of the trainable parameters that no group holds.
     """
 
     make: Callable[[nn.Module], tuple[Optimizer, ...]]
@@ -62,6 +63,15 @@ class Stepping:
     obstacle: str = ""
     origin: str = ""
     schedule: Schedule = "known"
+    left_out: frozenset[str] = frozenset()
+
+
+def left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> tuple[str, ...]:
+    """Names of the trainable parameters of a model that no optimiser's groups hold."""
+    groups = [group for one in optimizers for group in one.param_groups]
+    held = {id(tensor) for group in groups for tensor in group["params"]}
+    named = model.named_parameters()
+    return tuple(name for name, p in named if p.requires_grad and id(p) not in held)
 
 
 def optimizer_of(optimizer: OptimizerOf, model: nn.Module) -> Optimizer:
@@ -142,6 +152,7 @@ class _Makings:
             self.obstacle,
             self.origin,
             rates.schedule,
+            frozenset(left_out(model, optimizers)),
         )
 
 

@@ -61,6 +61,8 @@ class OptimizerCheck:
         unmoved: Share of the weights in half precision that its steps left as they were although
             they have gradients; nan without such weights.
         schedule: Whether the schedule is known that ``rate`` comes from.
+        of_others: Those left out that another optimiser may well step: the loss does not depend
+            on them, or they are whole networks of a model that only holds networks.
     """
 
     optimizer: str
@@ -75,6 +77,7 @@ class OptimizerCheck:
     reason: str = ""
     unmoved: float = math.nan
     schedule: Schedule = "known"
+    of_others: tuple[str, ...] = ()
 
     @property
     def is_of_another_model(self) -> bool:

@@ -163,9 +163,10 @@ def assert_trainable(
         )
     stepping, _ = stepping_of(model, optimizer, fresh, partial(problem.fresh, problem.seed))
     steps = None if stepping is None else check_optimizer(problem, stepping)
+    left_out = () if stepping is None else stepping.left_out
     for finding in (
         *conclude_optimizer(steps),
-        *mistakes(taken.graph, fresh, taken.problem),
+        *mistakes(taken.graph, fresh, taken.problem, left_out),
     ):
         if finding.severity == "critical":
             raise AssertionError(

@@ -83,6 +83,13 @@ def forgetful_loss(model, batch):
     return model.critic(model.own(batch[0])).square().mean()
 
 
+class Joined(Networks):
+    """The same networks, of which a forward() forgets one."""
+
+    def forward(self, x):
+        return self.critic(self.own(x))
+
+
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
@@ -90,11 +97,25 @@ def forgetful_loss(model, batch):
         (target_loss, "note"),
         (detached_loss, "warning"),
         (branch_loss, "warning"),
-        (forgetful_loss, "warning"),
     ],
 )
 def test_networks_that_only_run_beside_what_is_trained_are_meant(loss, expected):
-    """And not where all that is trained is behind them, nor where they do not run."""
+    """And not where all that is trained is behind them."""
     (finding,) = of_reach(traced_pass(Networks(), BATCHES[0], loss))
     assert finding.severity == expected
     assert ("trained by another loss" in finding.detail) == (expected == "note")
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Networks, "note"), (Joined, "warning")])
+def test_networks_that_do_not_run_are_meant_where_nothing_but_losses_runs_them(kind, expected):
+    """A forward() that leaves a network out has forgotten it."""
+    (finding,) = of_reach(traced_pass(kind(), BATCHES[0], forgetful_loss))
+    assert finding.severity == expected
+    assert ("another loss trains them" in finding.detail) == (expected == "note")
+
+
+@pytest.mark.parametrize(("left_out", "missed"), [("other", 0), ("own", 1)])
+def test_what_the_optimiser_leaves_out_need_not_have_a_gradient(left_out, missed):
+    model = Joined()
+    names = [name for name, _ in model.named_parameters() if name.startswith(left_out)]
+    assert len(of_reach(traced_pass(model, BATCHES[0], forgetful_loss, left_out=names))) == missed

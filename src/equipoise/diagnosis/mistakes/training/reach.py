@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -10,6 +10,7 @@ from equipoise.diagnosis.mistakes.traced_pass import TracedPass, place_of
 from equipoise.diagnosis.trainability.entrance import leading_to
 from equipoise.instrument import untouched
 from equipoise.instrument.forward import recording_gradients
+from equipoise.instrument.modules import in_idle_networks
 from equipoise.instrument.recording.graph import Given, Graph, Made
 from equipoise.records import wording
 from equipoise.records.finding import Finding
@@ -20,6 +21,11 @@ _MUCH, _MOST = 0.1, 0.5
 MOST = "Most of the weights get no gradient"
 _NAMES = 3
 _NO_GRAD = "torch.no_grad()"
+_IDLE = (
+    "They are all those of networks that this loss does not run, in a model without a forward() "
+    "of its own: another loss trains them, or they follow the others, as target networks do. Use "
+    "them if it is this loss that is to train them."
+)
 _BESIDE = (
     "They run without a gradient beside what is trained, and are trained by another loss, as a "
     "generator beside its critic, or follow the others, as target networks do. Check the other "
@@ -33,39 +39,54 @@ def of_reach(traced: TracedPass) -> list[Finding]:
     Args:
         traced: The pass, with other batches, on which dropped layers and experts may be used.
     """
-    graph, model = traced.graph, traced.model
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    graph = traced.graph
+    trainable = traced.stepped
     missed = [name for name in trainable if name not in graph.weights]
     if not missed or not graph.weights:
         return []
 
-    def share() -> float:
-        sizes = [sum(trainable[name].numel() for name in names) for names in (missed, trainable)]
+    def share_of(names: Collection[str]) -> float:
+        sizes = [sum(trainable[one].numel() for one in some) for some in (names, trainable)]
         return sizes[0] / max(1, sizes[1])
 
-    if share() >= _MUCH:
-        missed = _missed_by_all(traced, missed)
-    if not missed:
-        return []
-    count = wording.count(len(missed), "parameter")
-    title = f"{count} without a gradient"
-    detail = (
-        f"The loss does not depend on {wording.percent(share())} of the weights, in {count}: "
-        f"{wording.listed(missed, _NAMES)}. "
-    )
-    if share() < _MUCH:
-        return [Finding("note", title, detail + _why(graph, missed))]
-    if _run_beside(traced, missed):
-        return [Finding("note", title, detail + _BESIDE)]
+    def finding(names: Sequence[str], why: str, worse: str = "") -> Finding:
+        count = wording.count(len(names), "parameter")
+        title = f"{count} without a gradient"
+        detail = (
+            f"The loss does not depend on {wording.percent(share_of(names))} of the weights, in "
+            f"{count}: {wording.listed(names, _NAMES)}. {why}"
+        )
+        if not worse:
+            return Finding("note", title, detail)
+        return Finding("warning", MOST if share_of(names) > _MOST else title, detail, worse)
+
+    if share_of(missed) < _MUCH:
+        return [finding(missed, _why(graph, missed))]
+    missed = _missed_by_all(traced, missed)
+    idle = [name for name in in_idle_networks(traced.model, _run(graph)) if name in missed]
+    found = [finding(idle, _IDLE)] if idle else []
+    rest = [name for name in missed if name not in idle]
+    if not rest:
+        return found
+    if share_of(rest) < _MUCH:
+        return [*found, finding(rest, _why(graph, rest))]
+    if _run_beside(traced, rest):
+        return [*found, finding(rest, _BESIDE)]
     return [
-        Finding(
-            "warning",
-            MOST if share() > _MOST else title,
-            detail + _why(graph, missed),
+        *found,
+        finding(
+            rest,
+            _why(graph, rest),
             "Use them, look for detach() or no_grad() behind them, or freeze them with "
             "requires_grad_(False).",
-        )
+        ),
     ]
+
+
+def _run(graph: Graph) -> set[str]:
+    """Names of the parameters that operations take, with a gradient or without."""
+    given = [one for node in graph.nodes for one in node.inputs if isinstance(one, Given)]
+    return {one.name for one in given}
 
 
 def _run_beside(traced: TracedPass, missed: Collection[str]) -> bool:
