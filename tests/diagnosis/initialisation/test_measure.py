@@ -562,7 +562,7 @@ class TestHalfLoaded:
             layer.weight.data += 0.1 * u.outer(v)
         student = nn.Sequential(nn.Linear(48, 48), nn.Linear(48, 10))
         both = nn.ModuleDict({"teacher": teacher, "student": student})
-        assert told(both) == {"half loaded": {"student.0.weight"}}
+        assert told(both) == {"fresh part": {"student.0.weight"}}
         teacher.requires_grad_(False)
         assert told(both) == {}
         nn.init.xavier_normal_(teacher[2].weight), teacher[2].reset_parameters()
@@ -570,6 +570,32 @@ class TestHalfLoaded:
 
     def test_statistics_that_were_not_loaded(self):
         assert told(self.model())["running statistics"] == {"1", "3", "5"}
+
+    @pytest.mark.parametrize("names", [("encoder", "decoder"), ("stage1", "stage2")])
+    def test_a_part_with_a_name_of_its_own_may_be_fresh_throughout(self, names):
+        """Stages whose names differ by a number are one part: one of them was not loaded."""
+        trained, fresh = self.model(), self.model()
+        for norm in (trained[1], trained[3], trained[5]):
+            norm.running_mean += 1
+        for layer in (fresh[0], fresh[4]):
+            layer.reset_parameters()
+        u, v = torch.randn(2, 48)
+        trained[2].weight.data += 0.1 * u.outer(v)
+        found = told(nn.ModuleDict(dict(zip(names, (trained, fresh), strict=True))))
+        if names == ("encoder", "decoder"):
+            assert found == {"fresh part": {f"decoder.{n}.weight" for n in (0, 2, 4)}}
+        else:
+            assert found == {
+                "half loaded": {f"stage2.{n}.weight" for n in (0, 2, 4)},
+                "running statistics": {f"stage2.{n}" for n in (1, 3, 5)},
+            }
+
+    def test_triangular_matrices_are_as_they_were_made(self):
+        """As those of Glow's invertible convolutions, in factors."""
+        model = mlp(48, 48, 48, 48)
+        for layer in (model[0], model[1]):
+            layer.weight.data.triu_(1)
+        assert not any(one.looks_trained for one in initialisation(model).parameters)
 
     def test_one_odd_matrix_is_no_training(self):
         model = mlp(48, 48, 48)
@@ -712,3 +738,13 @@ class TestWeightNorm:
         model(torch.randn(8, 24)).square().sum().backward()
         optimizer.step()
         assert initialisation(model).faults == ()
+
+
+@pytest.mark.parametrize(("factor", "missed"), [(1.05, set()), (1.5, {"student.weight"})])
+def test_a_layer_of_about_the_size_of_its_siblings_does_no_harm(factor, missed):
+    """As a fresh student beside a teacher that a few steps have made a little larger."""
+    names = ("student", *(f"teacher{n}" for n in range(4)))
+    model = nn.ModuleDict({name: nn.Linear(64 + 16 * n, 256) for n, name in enumerate(names)})
+    for name in names[1:]:
+        model[name].weight.data *= factor
+    assert set().union(*told(model).values()) == missed

@@ -46,6 +46,12 @@ _WORDS: dict[FaultKind, _Words] = {
         "missing, unexpected = model.load_state_dict(state, strict=False); print(missing, "
         "unexpected).",
     ),
+    "fresh part": _Words(
+        "note",
+        "Whole parts of the model are fresh beside trained ones: {}",
+        "New heads and decoders are. If a checkpoint was to fill them: missing, unexpected = "
+        "model.load_state_dict(state, strict=False); print(missing, unexpected).",
+    ),
     "running statistics": _Words(
         "critical",
         "Outputs in evaluation are wrong: {} without loaded statistics",

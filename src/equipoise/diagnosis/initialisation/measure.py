@@ -99,7 +99,7 @@ def initialisation(model: nn.Module, init: Init | None = None) -> Initialisation
         *symptoms.tied(under_all_names),
         *symptoms.copied(parameters, model),
         *symptoms.half_loaded(parameters, training, intended),
-        *symptoms.fresh_statistics(model, training),
+        *symptoms.fresh_statistics(model, training, parameters),
     )
     trained = {*training.matrices, *training.vectors} if training.is_likely else ()
     records = tuple(_record(one, judged[one.name], one.name in trained) for one in parameters)

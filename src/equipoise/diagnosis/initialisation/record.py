@@ -39,6 +39,7 @@ FaultKind = Literal[
     "copied",
     "copied in sequence",
     "half loaded",
+    "fresh part",
     "running statistics",
     "not used",
 ]

@@ -16,6 +16,8 @@ Training
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from equipoise.diagnosis.initialisation.copies import in_sequence, run_in_sequence
 from equipoise.diagnosis.initialisation.judgement.found import Found
-from equipoise.diagnosis.initialisation.record import InitialisationFault
+from equipoise.diagnosis.initialisation.record import FaultKind, InitialisationFault
 from equipoise.instrument import modules
 from equipoise.instrument.normalisers import is_batch_norm
 from equipoise.instrument.threads import one_thread
@@ -295,7 +297,10 @@ class Training:
     def of(cls, parameters: Sequence[Found]) -> Training:
         """Look for signs of training in all parameters."""
         with one_thread():
-            directions = {one.name: preferred_direction(one.tensor) for one in parameters}
+            directions = {
+                one.name: math.nan if one.layer.law.is_sparse else preferred_direction(one.tensor)
+                for one in parameters
+            }
         matrices = [name for name, direction in directions.items() if direction > _TRAINED]
         vectors = [
             one
@@ -316,8 +321,9 @@ def half_loaded(
 ) -> list[InitialisationFault]:
     """Fresh layers among trained ones; a fresh last layer alone is a new head.
 
-    Layers that train beside trained ones that are all frozen, such as a student beside its teacher
-    or a network behind a trunk, are fresh on purpose.
+    Parts of the model that are fresh throughout, such as a new decoder behind an encoder, are told
+    apart. Layers that train beside trained ones that are all frozen, such as a student beside its
+    teacher or a network behind a trunk, are fresh on purpose.
 
     Args:
         parameters: All of the model.
@@ -335,24 +341,53 @@ def half_loaded(
         one.parameter.requires_grad for one in fresh
     ):
         return []
+    is_in_fresh_part = _fresh_parts(parameters, training)
     example = training.matrices[0]
     detail = (
         f"The largest singular value of {example} is "
         f"{wording.number(training.directions[example], 2)} times that of its shuffled elements, "
-        f"as in trained layers; {fresh[0].name} is still as its initialiser left it."
+        "as in trained layers; {} is still as its initialiser left it."
     )
-    return [InitialisationFault("half loaded", _names(fresh), len(layers), detail)]
+    kinds: tuple[tuple[FaultKind, bool], ...] = (("half loaded", False), ("fresh part", True))
+    return [
+        InitialisationFault(kind, _names(some), len(layers), detail.format(some[0].name))
+        for kind, whole in kinds
+        if (some := [one for one in fresh if is_in_fresh_part(one.name) == whole])
+    ]
 
 
-def fresh_statistics(model: nn.Module, training: Training) -> list[InitialisationFault]:
-    """Running statistics at their start, though weights look trained."""
+def _fresh_parts(parameters: Sequence[Found], training: Training) -> Callable[[str], bool]:
+    """Tell whether a name belongs to a part of the model in which nothing looks trained.
+
+    Parts are what the model holds by different names, as an encoder and a decoder; those whose
+    names differ by a number, as the stages of a ResNet, are one.
+    """
+    paths = [one.name.split(".") for one in parameters]
+    shared = len(os.path.commonprefix(paths))
+
+    def part(name: str) -> str:
+        return re.sub(r"\d+", "*", ".".join(name.split(".")[: shared + 1]))
+
+    trained = {part(name) for name in (*training.matrices, *training.vectors)}
+    return lambda name: part(name) not in trained
+
+
+def fresh_statistics(
+    model: nn.Module, training: Training, parameters: Sequence[Found]
+) -> list[InitialisationFault]:
+    """Running statistics at their start, in parts of the model whose weights look trained."""
     norms = {
         name: module
         for module, name in modules.names(model).items()
         if is_batch_norm(module) and module.track_running_stats
     }
-    fresh = [name for name, norm in norms.items() if _never_updated(norm)]
-    if not training.is_likely or not fresh:
+    if not training.is_likely:
+        return []
+    is_in_fresh_part = _fresh_parts(parameters, training)
+    fresh = [
+        name for name, norm in norms.items() if _never_updated(norm) and not is_in_fresh_part(name)
+    ]
+    if not fresh:
         return []
     detail = (
         "Their running mean is 0 and their running variance 1, but weights such as "

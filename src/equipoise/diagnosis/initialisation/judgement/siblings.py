@@ -18,6 +18,10 @@ from equipoise.diagnosis.initialisation.rules import CONSTANT, Rule, consensus
 from equipoise.records import wording
 
 
+# What is within this factor of the size of its siblings does as well, whatever it was drawn by.
+_ABOUT = 1.1
+
+
 def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
     """Compare parameters with others at the same place, and with others of their kind."""
     judged = by_own_resets(parameters, limit)
@@ -77,7 +81,7 @@ def _compared(
     slips = {
         one.name: slips_of(one.layer, rule.std(one.layer), rule, places[one.name], limit)
         for one in layers
-        if abs(rule.z(one.layer)) >= limit
+        if abs(rule.z(one.layer)) >= limit and not _is_about(one, rule)
     }
     judged = {}
     for one in layers:
@@ -86,6 +90,12 @@ def _compared(
         is_off = one.name in slips and not _is_drawn_by_part(one, limit)
         judged[one.name] = explained(one, judgement, slips) if is_off else judgement
     return judged
+
+
+def _is_about(one: Found, rule: Rule) -> bool:
+    """Whether a layer is so near to a rule that it does no harm, as one that was trained briefly."""
+    std = one.layer.law.std
+    return rule.std(one.layer) / _ABOUT < std < rule.std(one.layer) * _ABOUT
 
 
 def _is_drawn_by_part(one: Found, limit: float) -> bool:
