@@ -23,6 +23,16 @@ def test_a_recurrent_layer_is_watched_at_its_outputs():
     assert abs(found.gradient - float(4 * model(x)[0].detach().double().square().sum())) < 1e-4
 
 
+def test_sparse_gradients_of_a_table_are_as_long_as_dense_ones():
+    x = torch.tensor([[3, 1], [3, 8]])
+    lengths = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        _, (found,) = watched(nn.Embedding(9, 4, sparse=sparse), x)
+        lengths.append(found.weight_gradient)
+    assert lengths[0] == lengths[1] > 0
+
+
 class Only(nn.Module):
     """Multiplies by a matrix that is no layer's."""
 

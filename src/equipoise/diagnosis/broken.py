@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.instrument import trees
+from equipoise.instrument.forward import entries_of
 from equipoise.instrument.memory import pass_on_lack_of_memory
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, evaluated
 from equipoise.probes.record import GradientGrowth
@@ -208,5 +209,4 @@ def _breaks(node: Node, nodes: Sequence[Node]) -> bool:
 
 
 def _is_finite(gradient: Tensor) -> bool:
-    values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())
+    return bool(torch.isfinite(entries_of(gradient)).all())

@@ -52,6 +52,18 @@ def rows_of(x: Tensor) -> Tensor:
     return torch.cat([sample.reshape(-1, sample.shape[-1]) for sample in x.unbind()])
 
 
+def entries_of(gradient: Tensor) -> Tensor:
+    """A gradient as it is, of sparse ones the entries that are not left out as zeros.
+
+    Examples:
+        >>> table = torch.nn.Embedding(5, 1, sparse=True)
+        >>> table(torch.tensor([3, 1, 3])).sum().backward()
+        >>> entries_of(table.weight.grad).tolist()
+        [[1.0], [2.0]]
+    """
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
 @contextmanager
 def recording_gradients() -> Iterator[None]:
     """Record gradients inside, whatever the caller has switched off.

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from equipoise.instrument import modules
 from equipoise.instrument.batches import tensors
-from equipoise.instrument.forward import first_tensor, rows_of, within_transform
+from equipoise.instrument.forward import entries_of, first_tensor, rows_of, within_transform
 from equipoise.instrument.normalisers import (
     is_channels_first,
     is_normaliser,
@@ -280,5 +280,5 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _square_norm(gradient: Tensor) -> float:
-    gradient = rows_of(gradient.detach())
+    gradient = rows_of(entries_of(gradient.detach()))
     return vectors.length([gradient]) ** 2 if gradient.numel() else 0.0

@@ -15,8 +15,8 @@ Training
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -362,8 +362,8 @@ def _fresh_parts(parameters: Sequence[Found], training: Training) -> Callable[[s
     Parts are what the model holds by different names, as an encoder and a decoder; those whose
     names differ by a number, as the stages of a ResNet, are one.
     """
-    paths = [one.name.split(".") for one in parameters]
-    shared = len(os.path.commonprefix(paths))
+    columns = zip(*(one.name.split(".") for one in parameters), strict=False)
+    shared = len([*itertools.takewhile(lambda column: len({*column}) == 1, columns)])
 
     def part(name: str) -> str:
         return re.sub(r"\d+", "*", ".".join(name.split(".")[: shared + 1]))

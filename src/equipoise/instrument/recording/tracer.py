@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from equipoise.instrument import modules, trees
 from equipoise.instrument.batches import rows, samples
 from equipoise.instrument.checkpoints import differentiable_checkpoints
-from equipoise.instrument.forward import recording_gradients
+from equipoise.instrument.forward import entries_of, recording_gradients
 from equipoise.instrument.kept_batches import apart
 from equipoise.instrument.recording.circular_padding import CircularPadding
 from equipoise.instrument.recording.graph import Given, Graph, Made, Node, without_values
@@ -368,7 +368,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _mean_square(gradient: Tensor) -> float:
-    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    values = entries_of(gradient)
     return vectors.length([values]) ** 2 / gradient.numel() if values.numel() else 0.0
 
 

@@ -17,7 +17,6 @@ from equipoise.diagnosis.initialisation.judgement.slips import explained, slips_
 from equipoise.diagnosis.initialisation.rules import CONSTANT, Rule, consensus
 from equipoise.records import wording
 
-
 # What is within this factor of the size of its siblings does as well, whatever it was drawn by.
 _ABOUT = 1.1
 
@@ -93,7 +92,7 @@ def _compared(
 
 
 def _is_about(one: Found, rule: Rule) -> bool:
-    """Whether a layer is so near to a rule that it does no harm, as one that was trained briefly."""
+    """Whether a layer is so near to a rule that it does no harm, as after a few steps."""
     std = one.layer.law.std
     return rule.std(one.layer) / _ABOUT < std < rule.std(one.layer) * _ABOUT
 
