@@ -748,3 +748,24 @@ def test_a_layer_of_about_the_size_of_its_siblings_does_no_harm(factor, missed):
     for name in names[1:]:
         model[name].weight.data *= factor
     assert set().union(*told(model).values()) == missed
+
+
+@pytest.mark.parametrize(
+    ("norm", "off"),
+    [
+        (nn.utils.weight_norm, set()),
+        (nn.utils.parametrizations.weight_norm, set()),
+        (nn.utils.spectral_norm, set()),
+        (nn.utils.parametrizations.spectral_norm, set()),
+        (lambda layer: layer, {"4.weight"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_the_size_of_what_a_norm_divides_by_its_size_is_free(norm, off):
+    """As of the last layer of DINO, drawn by PyTorch beside others of std 0.02."""
+    model = nn.Sequential(*(nn.Linear(48 + 16 * n, 64 + 16 * n) for n in range(9)))
+    for layer in (*model[:4], *model[5:]):
+        init.normal_(layer.weight, std=0.02)
+    init.normal_(model[4].weight, std=0.07)
+    norm(model[4])
+    assert set().union(*told(model).values()) == off

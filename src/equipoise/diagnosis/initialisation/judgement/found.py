@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from equipoise.diagnosis.initialisation.intended import Own, drawn_values
 from equipoise.diagnosis.initialisation.laws import form_of, form_z, law_of, scale_z
@@ -60,6 +64,20 @@ class Found:
     parameter: Tensor
     module: nn.Module
     inside: tuple[str, ...] = ()
+
+    @property
+    def is_rescaled(self) -> bool:
+        """Whether weight norm or spectral norm divides it by its size, which then is free."""
+        leaf = self.name.rpartition(".")[2]
+        if isinstance(self.module, ParametrizationList):
+            kinds = {type(one) for one in self.module}
+            return leaf == "original1" if _WeightNorm in kinds else _SpectralNorm in kinds
+        hooks = self.module._forward_pre_hooks.values()
+        return any(
+            isinstance(hook, kind) and leaf == f"{hook.name}_{part}"
+            for hook in hooks
+            for kind, part in ((WeightNorm, "v"), (SpectralNorm, "orig"))
+        )
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ _ABOUT = 1.1
 def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
     """Compare parameters with others at the same place, and with others of their kind."""
     judged = by_own_resets(parameters, limit)
-    matrices = [one for one in parameters if one.is_matrix]
+    matrices = [one for one in parameters if one.is_matrix and not one.is_rescaled]
     in_place: dict[str, Judgement] = {}
     for place in grouped((one.place, one) for one in matrices):
         in_place |= _in_place(place, limit)
