@@ -94,6 +94,24 @@ def test_errors_and_likelihoods(loss, target):
     assert found(loss, target) is None
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, t: -(z.log_softmax(1) * t).sum(1).mean(),
+        lambda z, t: (-t * z.log_softmax(1)).sum(1).mean(),
+        lambda z, t: (t * -z.softmax(1).log()).sum(1).mean(),
+        lambda z, t: -(t * F.logsigmoid(z) + (1 - t) * F.logsigmoid(-z)).mean(),
+    ],
+)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_targets_of_logarithms_are_probabilities(loss, smoothing):
+    """Also mixed and smoothed ones, of which minus the product with another grows."""
+    target = (1 - smoothing) * F.one_hot(LABELS.sum(1), 8).float()
+    target = 0.7 * target + 0.3 * target.roll(3, 0) + smoothing / 8
+    assert found(lambda m, b: loss(m(b[0]), b[1]), target) is None
+    assert found(lambda m, b: -loss(m(b[0]), b[1]), target) == "critical"
+
+
 def test_what_the_model_is_given_is_no_target():
     """As coordinates that weigh a residual."""
     loss = lambda m, b: (m(b[0])[:, :6] * b[0]).square().mean()  # noqa: E731

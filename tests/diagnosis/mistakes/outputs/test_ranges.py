@@ -55,6 +55,8 @@ def test_losses_of_overlap_take_probabilities(loss):
 
 def test_and_take_them_once():
     assert found(lambda z, y: dice(z.sigmoid(), y), nn.Sigmoid()) == [TWICE]
+    assert found(lambda z, y: dice(F.logsigmoid(z).exp(), y), nn.Sigmoid()) == [TWICE]
+    assert found(lambda z, y: dice(F.logsigmoid(z).exp(), y)) == []
     assert found(lambda z, y: dice((9 * z).sigmoid(), y), nn.Sigmoid()) == []
 
 

@@ -20,6 +20,9 @@ _SAMPLES = 4
 # Parts of its own target that an answer holds, beside that of another sample; at 1 a ratio of
 # signal to error has no end.
 _PARTS = (0.0, 0.5, 0.9)
+_LOGARITHMS = ("_log_softmax", "log", "log_sigmoid_forward")
+# What probabilities are at least, where their logarithm is taken.
+_LEAST = 1e-4
 # Part of a loss by which it has to rise.
 _RISE = 1e-3
 
@@ -28,7 +31,8 @@ def metric_as_loss(traced: TracedPass) -> Finding | None:
     """A loss that grows as outputs near their targets, such as an overlap or a correlation.
 
     Where outputs meet targets, they are replaced by mixtures of these and of those of other
-    samples, and the operations behind them are repeated. Nothing is said where the loss takes
+    samples, and the operations behind them are repeated; where outputs are logarithms of
+    probabilities, these take the place of their logarithms. Nothing is said where the loss takes
     more of the batch than one tensor, or what the model is given, and where outputs are to be
     minus the targets, as forces beside a gradient.
 
@@ -48,10 +52,15 @@ def metric_as_loss(traced: TracedPass) -> Finding | None:
         return None
     other = target.roll(len(target) // 2, 0)  # of rows of pixels, those of another sample
     answers = [part * target + (1 - part) * other for part in _PARTS]
+    logarithm = _logarithm_behind(output, traced)
+    if logarithm is not None:
+        # Of probabilities, or minus them: no logarithm is to be that itself.
+        output = logarithm
+        answers = [answer.abs().clamp(min=_LEAST).log() for answer in answers]
     losses = _losses(traced, output, answers)
     if losses is None or not all(map(_rises, losses, losses[1:])):
         return None
-    if _is_to_be_turned(traced, output, answers[-1]):
+    if logarithm is None and _is_to_be_turned(traced, output, answers[-1]):
         return None
     return Finding(
         "critical",
@@ -84,6 +93,17 @@ def _meeting(traced: TracedPass) -> tuple[Made, Tensor] | None:
                 is_given = any(root is known for root in roots for known in inputs)
                 return None if is_given or not values.ndim else (output, values)
     return None
+
+
+def _logarithm_behind(output: Made, traced: TracedPass) -> Made | None:
+    """The logarithm that gives an output, but for its sign and the order of its axes."""
+    node = traced.origin_of(output)
+    while node is not None and node.name == "neg":
+        node = traced.origin_of_input(node)
+    if node is None or node.name not in _LOGARITHMS:
+        return None
+    made = Made(node.number, 0)
+    return made if traced.shape(made) == traced.shape(output) else None
 
 
 def _losses(traced: TracedPass, output: Made, answers: Sequence[Tensor]) -> list[float] | None:

@@ -27,7 +27,8 @@ _SOON, _ENDS = slice(1, 4), ((0, 1), (4, 3))
 _LEFT = 0.1
 # By which numbers may differ from those that operations are made for.
 _ROUNDING = 1e-3
-_SQUASHING = {"sigmoid": "Sigmoid", "_softmax": "Softmax"}
+_SQUASHING = {"sigmoid": "Sigmoid", "log_sigmoid_forward": "Sigmoid", "_softmax": "Softmax"}
+_CALLED = {"log_sigmoid_forward": "logsigmoid", "_softmax": "softmax"}
 # What is squashed lies in a range of this length.
 _SQUASHED = 1.0
 _NOT_BELOW_ZERO = {"log", "log2", "log10", "sqrt"}
@@ -145,9 +146,9 @@ def _is_squashed_twice(node: Node, tried: Callable[[object], Tensor | None]) -> 
     return Finding(
         "warning",
         f"{word} of what was squashed before",
-        f"{node.name.strip('_')}{place_of(node)} is given numbers between {wording.number(low)} "
-        f"and {wording.number(high)}, whatever the outputs are: it hardly tells them apart, and "
-        "gives no probability near 0 or 1.",
+        f"{_CALLED.get(node.name, node.name)}{place_of(node)} is given numbers between "
+        f"{wording.number(low)} and {wording.number(high)}, whatever the outputs are: it hardly "
+        "tells them apart, and gives no probability near 0 or 1.",
         f"Apply it once: return what goes into the first one, or leave the {word.lower()} out of "
         "the loss.",
     )
