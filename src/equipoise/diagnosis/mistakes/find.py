@@ -18,6 +18,7 @@ from equipoise.diagnosis.mistakes.data.leaks import of_leaks
 from equipoise.diagnosis.mistakes.data.targets import of_targets
 from equipoise.diagnosis.mistakes.losses.adversaries import of_adversaries
 from equipoise.diagnosis.mistakes.losses.aims import of_aims
+from equipoise.diagnosis.mistakes.losses.detached import of_detached
 from equipoise.diagnosis.mistakes.losses.latents import of_latents
 from equipoise.diagnosis.mistakes.losses.policies import of_policies
 from equipoise.diagnosis.mistakes.outputs.classes import of_classes
@@ -59,6 +60,7 @@ DETECTORS: Mapping[str, Callable[[TracedPass], list[Finding]]] = {
     "latent variables": of_latents,
     "quantised codes": of_quantised,
     "parameters without a gradient": of_reach,
+    "parts of the loss without a gradient": of_detached,
     "targets": of_targets,
     "forgotten time steps": of_memory,
     "gradients that cancel": of_cancelling,
