@@ -21,6 +21,7 @@ from equipoise.theory.propagation.layout import UnpredictedError
 from equipoise.theory.propagation.propagate import NO_TIME, propagate
 from equipoise.theory.propagation.rules import convolution, normalisers
 from equipoise.theory.propagation.rules.arithmetic import products, sums
+from equipoise.theory.propagation.rules.positions import resampling
 from equipoise.theory.propagation.sites import of_model
 from support.model_state import differences, fingerprint
 from support.modules import Apply
@@ -1059,6 +1060,23 @@ class TestAllowance:
         assert left[0].reason == "1024 positions; pairs are followed exactly up to 64 in this time"
         last = of_model(found.sites)[-1]
         assert last.second_moment == pytest.approx(last.measured_second_moment, rel=0.6)
+
+    @pytest.mark.parametrize(("factor", "made"), [(2, [256]), (8, [])])
+    def test_maps_that_grow_too_large_are_not_worked_out(self, factor, made, monkeypatch):
+        """As where flow is predicted for every eighth pixel, and asked for at all."""
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3), nn.Upsample(scale_factor=factor, mode="bilinear")]
+        model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        graph = trace(model, (torch.randn(8, 3, 10, 10), torch.randn(8, 8)), projected)
+        rows, mapped = [], resampling.mapped
+
+        def noted(x, order, matrix, layout, places):
+            rows.append(len(matrix))
+            return mapped(x, order, matrix, layout, places)
+
+        monkeypatch.setattr(resampling, "mapped", noted)
+        propagate(replace(graph, positions=256))
+        assert [count for count in rows if count > 1] == made
 
     def test_what_if_follows_no_more(self, graph):
         found = propagate(graph, allowance=0.4)

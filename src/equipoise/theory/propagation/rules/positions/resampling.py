@@ -19,7 +19,7 @@ from equipoise.theory.propagation.exchangeable import Exchangeable
 from equipoise.theory.propagation.layout import Atom, Layout, UnpredictedError, times
 from equipoise.theory.propagation.rules.positions.features import features_as_positions
 from equipoise.theory.propagation.rules.positions.matrices import mapped, never_negative
-from equipoise.theory.propagation.values.covariances import from_covariance
+from equipoise.theory.propagation.values.covariances import from_covariance, require_few
 from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.known import Known
 from equipoise.theory.propagation.values.moments import Moments
@@ -48,6 +48,7 @@ def linear(call: Call) -> Result:
     if call.node.name in _BESIDE and (axis := _window_of_features(call, x)) is not None:
         return _of_neighbours(call, x, axis)
     axes = PositionAxes.of(x.layout)
+    require_few(prod(call.output.shape[i] for i in axes.positions))  # before R is made
     matrix = axes.applied(call, torch.eye(x.positions, dtype=torch.float64)[:, None])[:, 0].T
     generator = torch.Generator().manual_seed(0)
     features = 2 if axes.features else 1
