@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.instrument.copies import copied
+from equipoise.instrument.copies import copied, take_over
 from support.probe_models import with_old_weight_norm
 
 
@@ -54,3 +54,27 @@ def test_what_stands_in_for_an_object():
     model = Keeps()
     model.trainer = object()
     assert copied(model, {id(model.trainer): None}).trainer is None
+
+
+class StandardisesFirst(nn.Module):
+    """Chooses its scale by the first batch, and notes that in an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.is_chosen = nn.Parameter(torch.tensor(torch.nan)), False
+
+    def forward(self, x):
+        if not self.is_chosen:
+            self.scale.data, self.is_chosen = 1 / x.std(), True
+        return self.scale * x
+
+
+@pytest.mark.parametrize(
+    "replace", [take_over, lambda m, other: m.load_state_dict(other.state_dict())]
+)
+def test_a_model_that_takes_over_starts_anew(replace):
+    """Weights alone leave it with what its first batch was to choose."""
+    model, x = nn.Sequential(StandardisesFirst(), nn.Linear(2, 1)), torch.randn(9, 2)
+    assert torch.isfinite(model(x)).all()
+    replace(model, nn.Sequential(StandardisesFirst(), nn.Linear(2, 1)))
+    assert bool(torch.isfinite(model(x)).all()) == (replace is take_over)

@@ -61,6 +61,7 @@ from equipoise.diagnosis.trainability.quantities import lack_time
 from equipoise.diagnosis.trainability.record import LIKELY, Trainability
 from equipoise.instrument.batches import samples
 from equipoise.instrument.clock import Stopwatch
+from equipoise.instrument.copies import take_over
 from equipoise.instrument.memory import lacks_memory, let_go
 from equipoise.instrument.progress import staged
 from equipoise.instrument.types import Batch, Progress
@@ -298,7 +299,7 @@ class Examination:
 
         def initialize(model: nn.Module, replicate: int) -> None:
             if redraw:
-                model.load_state_dict(self.problem.fresh().state_dict())
+                take_over(model, self.problem.fresh())
             if change is not None:
                 change()
 
