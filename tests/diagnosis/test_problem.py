@@ -440,3 +440,31 @@ def test_states_may_hold_more_than_tensors():
             pass
 
     assert draws_new_weights(Described(2, 2), Described(2, 2))
+
+
+class Standardising(nn.Module):
+    """Sets its shift by a batch: by the first, as flows do, by every one, or by none."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when, self.is_set = when, False
+        self.shift = nn.Parameter(torch.full((2,), torch.nan if when == "first" else 0.0))
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        if self.when == "every" or (self.when == "first" and not self.is_set):
+            self.shift.data = 0.9 * self.shift.data.nan_to_num() + x.detach().mean(0)
+            self.is_set = True
+        return self.layer(x + self.shift)
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"), [("first", True), ("every", False), ("never", False)]
+)
+def test_a_model_that_initialises_itself_is_looked_at_after_its_first_pass(when, expected):
+    batch = torch.randn(8, 2) + 3, torch.randn(8, 1)
+    problem = Problem.prepare(lambda: Standardising(when), batch)
+    assert problem.initialises_itself == expected
+    assert any("first pass" in one for one in problem.assumptions) == expected
+    model = problem.fresh(0)
+    assert torch.equal(model.shift, batch[0].mean(0) if expected else torch.zeros(2))

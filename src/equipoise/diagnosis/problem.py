@@ -25,7 +25,12 @@ from equipoise.diagnosis.refusals import (
     failed,
     refuse_unreadable,
 )
-from equipoise.diagnosis.rehearsal import LossOnData, counting_rows, rehearse
+from equipoise.diagnosis.rehearsal import (
+    LossOnData,
+    counting_rows,
+    initialises_itself,
+    rehearse,
+)
 from equipoise.instrument.batches import cast, is_pair, mapped, moved, samples, tensors
 from equipoise.instrument.clock import Stopwatch
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
@@ -63,6 +68,7 @@ class Problem:
         dtype: What floating-point data are converted to; None leaves them as they are.
         kept_bytes: What a forward pass keeps for its gradients; None where nothing tells.
         loss_is_assumed: Whether the loss is neither the user's nor the model's own.
+        initialises_itself: Whether the model's first pass sets parameters by its batch.
     """
 
     build: Callable[[], nn.Module]
@@ -77,6 +83,7 @@ class Problem:
     step_seconds: float = math.nan
     kept_bytes: int | None = None
     loss_is_assumed: bool = False
+    initialises_itself: bool = False
 
     @classmethod
     def prepare(
@@ -156,7 +163,11 @@ class Problem:
         watch = Stopwatch(place)
         kept = problem.rehearse(made)
         # Of a training step a third is the forward pass.
-        return replace(problem, step_seconds=3 * watch.seconds(), kept_bytes=kept)
+        problem = replace(problem, step_seconds=3 * watch.seconds(), kept_bytes=kept)
+        if not initialises_itself(made, problem.first, loss):
+            return problem
+        words = "the model's first pass sets parameters by its batch, and it is checked after that"
+        return replace(problem, initialises_itself=True, assumptions=(*assumed, words))
 
     @property
     def first(self) -> Batch:
@@ -178,7 +189,11 @@ class Problem:
 
     def fresh(self, seed: int | None = None) -> nn.Module:
         """Build the model with a seed, or with the current random state."""
-        return fresh(self.build, self.first, seed)
+        model = fresh(self.build, self.first, seed)
+        if self.initialises_itself:
+            with seeded(self.seed if seed is None else seed):
+                self.loss_fn(model, self.first)
+        return model
 
     def rehearse(self, model: nn.Module) -> int | None:
         """Run a model on the first batch; see :func:`rehearse`."""

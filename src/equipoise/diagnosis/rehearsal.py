@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ from equipoise.instrument.recording.origins import origin_in_words
 from equipoise.instrument.snapshot import untouched
 from equipoise.instrument.types import Batch, LossFunction
 from equipoise.training.losses import UnsuitableBatchError
+
+# Numbers of a parameter that tell whether it was set anew.
+_MARKED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,28 @@ def _refuse_another_model(
             "its first argument, as in lambda model, batch: criterion(model(batch[0]), batch[1]). "
             "Where a trainer calls a model of its own, set that first: trainer.model = model."
         )
+
+
+def initialises_itself(model: nn.Module, batch: Batch, loss: LossFunction) -> bool:
+    """Whether the first pass sets parameters by its batch, and the next one leaves them.
+
+    As activation norms of flows do, and trees of NODE; moving averages move in every pass. Looked
+    at are some numbers of each parameter.
+    """
+    marks = [_marks(model)]
+    with untouched(model):
+        for _ in range(2):
+            loss(model, batch)
+            marks.append(_marks(model))
+            if torch.equal(*marks[-2:]):
+                break
+    return len(marks) == 3 and torch.equal(*marks[1:])
+
+
+def _marks(model: nn.Module) -> Tensor:
+    some = [p.detach().reshape(-1)[:_MARKED].double().cpu() for p in model.parameters()]
+    # What is not finite is to be equal to itself.
+    return torch.cat(some).nan_to_num(nan=math.pi) if some else torch.zeros(0)
 
 
 @contextlib.contextmanager
