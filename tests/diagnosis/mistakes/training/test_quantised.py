@@ -116,6 +116,33 @@ def test_an_encoder_that_is_not_trained_needs_none():
     assert found(model) == []
 
 
+class Judged(Codes):
+    """An autoencoder, and a discriminator of what it decodes."""
+
+    def __init__(self):
+        super().__init__(nearest)
+        self.judge = nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
+def judged_detached(model, x):
+    return (
+        F.softplus(model.judge(model(x)[0].detach())).mean() + F.softplus(-model.judge(x)).mean()
+    )
+
+
+def judged_without_gradient(model, x):
+    with torch.no_grad():
+        made, _, _ = model(x)
+    return F.softplus(model.judge(made)).mean() + F.softplus(-model.judge(x)).mean()
+
+
+@pytest.mark.parametrize("step", [judged_detached, judged_without_gradient])
+def test_the_step_of_a_discriminator_teaches_no_encoder(step):
+    """As in VQGAN, whose other step is still told."""
+    assert found(Judged(), step) == []
+    assert found(Judged(), lambda m, x: loss(m, x) - m.judge(m(x)[0]).mean()) == [TITLE]
+
+
 class Sentences(nn.Module):
     """Goes on from the words that it has chosen, whose table is the head as well."""
 

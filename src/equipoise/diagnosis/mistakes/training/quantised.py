@@ -16,10 +16,14 @@ _NAMES = 3
 
 
 def of_quantised(traced: TracedPass) -> list[Finding]:
-    """Rows of a table that are decoded, while nothing of that teaches what chose them."""
+    """Rows of a table that are decoded, while nothing of that teaches what chose them.
+
+    Where the layer that takes them gets no gradient either, as in the step of a discriminator,
+    another loss is to teach both.
+    """
     for node in traced.graph.nodes:
         table = traced.table_of(node) if node.number in traced.before_layers else None
-        if table is None:
+        if table is None or not _is_learnt(node, traced):
             continue
         for choice in _choices(node, traced):
             given = _given_to(choice, traced.graph)
@@ -57,6 +61,17 @@ def _given_to(node: Node, graph: Graph) -> list[Given]:
     behind = leading_to(graph, node.number)
     inputs = (source for number in behind for source in graph.nodes[number].inputs)
     return [source for source in inputs if isinstance(source, Given)]
+
+
+def _is_learnt(lookup: Node, traced: TracedPass) -> bool:
+    """Whether the first layer that takes these rows is trained by this loss."""
+    behind = following({lookup.number}, traced.graph.nodes)
+    first = next((node for node in behind if node.name in PRODUCTS), None)
+    if first is None:
+        return False
+    given = [[*traced.given_of(source)] for source in first.inputs]
+    weights = [one for some in given if all(map(is_trained, some)) for one in some]
+    return any(one.name in traced.graph.weights for one in weights)
 
 
 def _teaches(lookup: Node, encoder: Set[str], traced: TracedPass) -> bool:
