@@ -97,9 +97,15 @@ def as_batch(item: object, name: str) -> Batch:
 
 
 def _belong_together(inputs: Tensor, targets: Tensor) -> bool:
-    """Whether there is a target for each input, or for each of its steps, one after the other."""
+    """Whether there is a target for each input, or for each of its steps, one after the other.
+
+    Sentences and their translations may have their words first, and then as many columns.
+    """
     if not inputs.ndim or not targets.ndim:
         return False
+    are_words = not (inputs.is_floating_point() or targets.is_floating_point())
+    if are_words and inputs.ndim == targets.ndim == 2 and inputs.size(1) == targets.size(1):
+        return True
     count = targets.size(0)  # nested tensors have a size, and no length
     if count == inputs.size(0):
         return True

@@ -27,8 +27,8 @@ from equipoise.diagnosis.refusals import (
 )
 from equipoise.diagnosis.rehearsal import (
     LossOnData,
+    Rehearsal,
     counting_rows,
-    initialises_itself,
     rehearse,
 )
 from equipoise.instrument.batches import cast, is_pair, mapped, moved, samples, tensors
@@ -161,13 +161,18 @@ class Problem:
             loss_is_assumed=found.is_assumed,
         )
         watch = Stopwatch(place)
-        kept = problem.rehearse(made)
-        # Of a training step a third is the forward pass.
-        problem = replace(problem, step_seconds=3 * watch.seconds(), kept_bytes=kept)
-        if not initialises_itself(made, problem.first, loss):
-            return problem
-        words = "the model's first pass sets parameters by its batch, and it is checked after that"
-        return replace(problem, initialises_itself=True, assumptions=(*assumed, words))
+        seen = problem.rehearse(made)
+        if seen.initialises_itself:
+            assumed.append(
+                "the model's first pass sets parameters by its batch, and it is checked after that"
+            )
+        return replace(
+            problem,
+            step_seconds=3 * watch.seconds(),  # of a training step a third is the forward pass
+            kept_bytes=seen.kept_bytes,
+            assumptions=tuple(assumed),
+            initialises_itself=seen.initialises_itself,
+        )
 
     @property
     def first(self) -> Batch:
@@ -195,7 +200,7 @@ class Problem:
                 self.loss_fn(model, self.first)
         return model
 
-    def rehearse(self, model: nn.Module) -> int | None:
+    def rehearse(self, model: nn.Module) -> Rehearsal:
         """Run a model on the first batch; see :func:`rehearse`."""
         return rehearse(model, self.first, self.loss_fn, self.source.name)
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,21 +48,36 @@ class LossOnData:
         return checked_loss(value)
 
 
-def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> int | None:
-    """Run one batch forward and check the loss.
+class Rehearsal(NamedTuple):
+    """What a first pass has shown.
 
-    Returns:
-        Bytes that the pass keeps for its gradients; None where nothing tells.
+    Args:
+        kept_bytes: Bytes that it keeps for its gradients; None where nothing tells.
+        initialises_itself: Whether it sets parameters by its batch, and the next one leaves them,
+            as with activation norms of flows and trees of NODE; moving averages move every time.
+    """
+
+    kept_bytes: int | None
+    initialises_itself: bool
+
+
+def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> Rehearsal:
+    """Run one batch forward and check the loss; the model is left as it was.
 
     Raises:
         ValueError: If the model fails, a batch norm has too few rows, or the loss is not a finite
             scalar, depends on no parameter, or calls another model.
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    before = allocated(device)
+    before, marks = allocated(device), _marks(model)
     try:
         with untouched(model), counting_rows(model):
             value = loss(model, batch)
+            set_anew = _marks(model)
+            initialises_itself = not torch.equal(marks, set_anew)
+            if initialises_itself:
+                loss(model, batch)
+                initialises_itself = torch.equal(_marks(model), set_anew)
     except (UnsuitableBatchError, UnfitLossError, FailedOnBatchError):
         raise
     except Exception as error:
@@ -83,7 +98,8 @@ def rehearse(model: nn.Module, batch: Batch, loss: LossFunction, data: str) -> i
             f"the loss is {value.item()} on a batch of {data} with inputs of shape "
             f"{shape_in_words(batch)}{where}"
         )
-    return None if before is None or after is None else max(0, after - before)
+    kept = None if before is None or after is None else max(0, after - before)
+    return Rehearsal(kept, initialises_itself)
 
 
 def _refuse_another_model(
@@ -113,24 +129,11 @@ def _refuse_another_model(
         )
 
 
-def initialises_itself(model: nn.Module, batch: Batch, loss: LossFunction) -> bool:
-    """Whether the first pass sets parameters by its batch, and the next one leaves them.
-
-    As activation norms of flows do, and trees of NODE; moving averages move in every pass. Looked
-    at are some numbers of each parameter.
-    """
-    marks = [_marks(model)]
-    with untouched(model):
-        for _ in range(2):
-            loss(model, batch)
-            marks.append(_marks(model))
-            if torch.equal(*marks[-2:]):
-                break
-    return len(marks) == 3 and torch.equal(*marks[1:])
-
-
 def _marks(model: nn.Module) -> Tensor:
-    some = [p.detach().reshape(-1)[:_MARKED].double().cpu() for p in model.parameters()]
+    """Some numbers of each parameter."""
+    dense = [p.detach() for p in model.parameters() if p.layout is torch.strided]
+    firsts = [p.reshape(-1)[:_MARKED] for p in dense if not p.is_nested]
+    some = [(x.abs() if x.is_complex() else x).double().cpu() for x in firsts]
     # What is not finite is to be equal to itself.
     return torch.cat(some).nan_to_num(nan=math.pi) if some else torch.zeros(0)
 
