@@ -769,3 +769,18 @@ def test_the_size_of_what_a_norm_divides_by_its_size_is_free(norm, off):
     init.normal_(model[4].weight, std=0.07)
     norm(model[4])
     assert set().union(*told(model).values()) == off
+
+
+@pytest.mark.parametrize(
+    ("least", "off"), [(1e-7, set()), (0.0, set()), (0.01, {"0.conv0.weight"})]
+)
+def test_branches_that_end_as_good_as_at_zero_say_nothing_of_where_they_begin(least, off):
+    """As in NCSN++, whose blocks begin and end in convolutions that a number tells apart."""
+
+    def block(inputs):
+        return nn.ModuleDict({"conv0": nn.Conv2d(inputs, 32, 3), "conv1": nn.Conv2d(32, 32, 3)})
+
+    model = nn.Sequential(block(32), block(16), block(24), block(48))
+    for part in model:
+        init.uniform_(part["conv1"].weight, -least, least)
+    assert set().union(*told(model).values()) == off

@@ -7,6 +7,7 @@ those that do not are exceptions, unless what they follow is a known mistake.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ from equipoise.records import wording
 
 # What is within this factor of the size of its siblings does as well, whatever it was drawn by.
 _ABOUT = 1.1
+# Part of its input that a layer hands on which starts as good as at zero: NCSN++ has 10⁻⁵.
+_NOTHING = 1e-3
 
 
 def by_siblings(parameters: Sequence[Found], limit: float) -> dict[str, Judgement]:
@@ -61,7 +64,7 @@ def _in_kind(kind: Sequence[Found], limit: float) -> dict[str, Judgement]:
 
 def _in_place(place: Sequence[Found], limit: float) -> dict[str, Judgement]:
     """Judge layers at one place of repeated blocks by the standard deviation of most."""
-    drawn = [one for one in place if not one.layer.law.is_constant]
+    drawn = [one for one in place if not _is_nearly_zero(one)]
     rule = consensus([one.layer for one in drawn], limit, (CONSTANT,))
     if rule is None:
         return {}
@@ -89,6 +92,12 @@ def _compared(
         is_off = one.name in slips and not _is_drawn_by_part(one, limit)
         judged[one.name] = explained(one, judgement, slips) if is_off else judgement
     return judged
+
+
+def _is_nearly_zero(one: Found) -> bool:
+    """Whether it is all zeros, or so small that a branch that ends in it starts at nothing."""
+    law = one.layer.law
+    return law.is_constant or law.std * math.sqrt(one.layer.fan_in) < _NOTHING
 
 
 def _is_about(one: Found, rule: Rule) -> bool:
