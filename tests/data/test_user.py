@@ -237,6 +237,18 @@ def test_there_may_be_a_target_for_each_step(count):
     assert batch[1].shape == (count,)
 
 
+@pytest.mark.parametrize(("kind", "columns"), [(torch.long, 5), (torch.long, 4), (torch.float, 5)])
+def test_translations_may_have_their_words_first(kind, columns):
+    """And are of another length then; points inside and on a boundary are no such pair."""
+    words, others = torch.zeros(8, 5).to(kind), torch.zeros(10, columns).to(kind)
+    batches = as_source([(words, others)], "thing").batches(1, 1, seeded())
+    if kind is torch.long and columns == 5:
+        assert next(batches)[1].shape == (10, 5)
+    else:
+        with pytest.raises(ValueError, match="no pair"):
+            next(batches)
+
+
 def test_samples_that_do_not_stack_are_refused():
     class Ragged(Dataset):
         def __len__(self):
