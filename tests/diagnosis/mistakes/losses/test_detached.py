@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from equipoise.diagnosis.mistakes.losses.detached import of_detached
-from support.traced_passes import found_by
+from equipoise.records import wording
+from support.traced_passes import found_by, traced_pass
 
 GENERATOR = torch.Generator().manual_seed(0)
 BATCH = (torch.randn(16, 6, generator=GENERATOR), torch.arange(16) % 4)
@@ -72,6 +73,20 @@ def test_a_term_without_a_gradient_is_told_and_with_one_is_not(name, joined):
     whole, lost = TERMS[name]
     assert found(lambda m, b: joined(cross_entropy(m, b), whole(m, b))) == []
     assert found(lambda m, b: joined(cross_entropy(m, b), lost(m, b))) == LOST
+
+
+def test_the_part_is_told_as_it_counts():
+    """With its weight, as a part of the loss."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+
+    def loss(model, batch):
+        return cross_entropy(model, batch) + 0.1 * model.weight.detach().square().sum()
+
+    (finding,) = of_detached(traced_pass(model, BATCH, loss))
+    part = 0.1 * float(model.weight.detach().square().sum())
+    assert f"does not lower {wording.number(part)} of the loss" in finding.detail
+    assert "ends at detach" in finding.detail
 
 
 def weighted(model, batch):

@@ -28,12 +28,12 @@ def of_detached(traced: TracedPass) -> list[Finding]:
     """
     if traced.graph.result is None or not traced.graph.weights:
         return []
-    terms = [*dict.fromkeys(_terms(traced.graph.result, traced))]
+    terms = dict(_terms(traced.graph.result, traced))
     learnt = [one for one in terms if traced.tensor(one).requires_grad]
     lost = [one for one in terms if one not in learnt and _is_lost(one, learnt, traced)]
     if not learnt or not lost:
         return []
-    values = [wording.number(float(traced.tensor(one))) for one in lost]
+    values = [wording.number(float(traced.tensor(terms[one]))) for one in lost]
     return [
         Finding(
             "warning",
@@ -47,10 +47,13 @@ def of_detached(traced: TracedPass) -> list[Finding]:
     ]
 
 
-def _terms(source: Made | Given, traced: TracedPass) -> Iterator[Made]:
-    """The numbers that a loss adds up, whatever each is multiplied by."""
+def _terms(
+    source: Made | Given, traced: TracedPass, weighted: Made | None = None
+) -> Iterator[tuple[Made, Made]]:
+    """The numbers that a loss adds up, before each is multiplied by its weight, and after."""
     if not isinstance(source, Made) or source.node not in traced.nodes:
         return
+    weighted = weighted or source
     node = traced.nodes[source.node]
     tensors = [one for one in node.inputs if isinstance(one, Made)]
     if node.name in _JOINING or (node.name in _ADDING and _are_numbers(node.inputs, traced)):
@@ -62,9 +65,9 @@ def _terms(source: Made | Given, traced: TracedPass) -> Iterator[Made]:
     else:
         inner = ()
     if not inner:
-        yield source
+        yield source, weighted
     for one in inner:
-        yield from _terms(one, traced)
+        yield from _terms(one, traced, weighted if node.name in _SCALING else None)
 
 
 def _are_numbers(sources: Sequence[Made | Given], traced: TracedPass) -> bool:
