@@ -7,12 +7,13 @@ ends. Where slopes jump, the kink is known to its last bit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from equipoise.theory.activation.catalogue import Activation
+from equipoise.theory.activation.catalogue import Activation, Kink
 
 # Where double exponential rules end, and how near to a kink at 0 slopes are read that jump: far
 # above where a user's x² would underflow.
@@ -41,20 +42,30 @@ def unseen(activation: Activation) -> tuple[Unseen, ...]:
     """Bounds on what lies within four roundings of each power's kink, and one of the others."""
     if not activation.kinks:
         return ()
-    at = np.array([kink.at for kink in activation.kinks])
-    power = np.array([kink.power for kink in activation.kinks])
-    rounding = np.spacing(np.abs(at))
-    near = 4 * np.maximum(rounding, np.where(power, _NEAREST, _READ))
-    beside = at + near * np.array([[-1.0], [1.0], [-_FAR], [_FAR]])
-    both = np.abs(activation(beside)[1]).reshape(2, 2, -1)  # [nearer or farther, side, kinks]
-    jumps = np.abs(both[0, 1] ** 2 - both[0, 0] ** 2) * rounding
-    step = np.abs(both[0, 1] - both[0, 0]) * rounding
-    # α − 1, from slopes that fall like d^(α - 1)
-    counted = (both > 0).all(0) & np.isfinite(both).all(0)
-    falls = np.log(both[1], out=np.zeros_like(both[1]), where=counted)
-    falls -= np.log(both[0], out=np.zeros_like(both[0]), where=counted)
-    falls /= np.log(_FAR)
-    squares = (both[0] ** 2 * near / np.maximum(1 + 2 * falls, 1e-3) * counted).sum(0)
-    slopes = (both[0] * near / np.maximum(1 + falls, 1e-3) * counted).sum(0)
-    squares, slopes = np.where(power, squares, jumps), np.where(power, slopes, step)
-    return tuple(map(Unseen, at.tolist(), squares.tolist(), slopes.tolist()))
+    near = [4 * max(math.ulp(k.at), _NEAREST if k.power else _READ) for k in activation.kinks]
+    beside = [
+        kink.at + side * far
+        for kink, distance in zip(activation.kinks, near, strict=True)
+        for far in (distance, _FAR * distance)
+        for side in (-1.0, 1.0)
+    ]
+    slopes = np.abs(activation(np.array(beside))[1]).reshape(-1, 2, 2).tolist()
+    return tuple(map(_unseen, activation.kinks, near, slopes))
+
+
+def _unseen(kink: Kink, near: float, slopes: list[list[float]]) -> Unseen:
+    """Of one kink, from slopes nearer and farther, on either side of each."""
+    nearer, farther = slopes
+    if not kink.power:
+        rounding, (below, above) = math.ulp(kink.at), nearer
+        return Unseen(
+            kink.at, abs(above * above - below * below) * rounding, abs(above - below) * rounding
+        )
+    squares = total = 0.0
+    for one, other in zip(nearer, farther, strict=True):
+        if one > 0 and other > 0 and math.isfinite(one) and math.isfinite(other):
+            # α − 1, from slopes that fall like d^(α - 1)
+            falls = (math.log(other) - math.log(one)) / math.log(_FAR)
+            squares += one * one * near / max(1 + 2 * falls, 1e-3)
+            total += one * near / max(1 + falls, 1e-3)
+    return Unseen(kink.at, squares, total)

@@ -23,6 +23,7 @@ Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -61,7 +62,7 @@ class Response:
 
     def within(self, batch_size: int) -> Response:
         """Drop kinks and turns that no normalised sample comes near: f is smooth for the rest."""
-        reach = _NEARBY * np.sqrt(batch_size - 1) * self.gamma
+        reach = _NEARBY * math.sqrt(batch_size - 1) * self.gamma
         phi = self.activation
         kinks = tuple(k for k in phi.kinks if abs(k.at - self.beta) < reach)
         turns = tuple(t for t in phi.turns if abs(t - self.beta) < reach)
@@ -123,7 +124,10 @@ def unseen_slopes(f: Response, batch_size: int, radii: Array) -> Array:
         batch_size: B.
         radii: R, of any shape.
     """
-    found, scale = np.zeros_like(radii), f.gamma * radii * np.sqrt(batch_size - 1)
+    found, scale = np.zeros_like(radii), f.gamma * radii * math.sqrt(batch_size - 1)
+    farthest = scale.max(initial=0.0)
+    if all(abs(kink.at - f.beta) > farthest for kink in f.activation.kinks):
+        return found
     for part in unseen(f.activation):
         # Next to the farthest sample the density at B = 4 to 6 has no more than this.
         part2 = ((part.at - f.beta) / scale) ** 2
