@@ -43,6 +43,7 @@ from equipoise.theory.batch_norm.averages.response import (
     VALUES,
     Averages,
     Response,
+    carried_out,
 )
 from equipoise.theory.batch_norm.averages.response import unseen_slopes as unseen_within
 from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
@@ -323,7 +324,8 @@ class _Groups:
         if not self.steep:
             return compute.one_sample_averages(self.f, m, radii, level)
         with np.errstate(over="ignore", invalid="ignore"):
-            return kinked_averages(self.f, m, radii, _STEEP_RULES[level], splits=1, terms=2)
+            plan = kinked_averages(self.f, m, radii, _STEEP_RULES[level], splits=1, terms=2)
+            return carried_out(self.f, [plan])[0]
 
 
 def _steepness(activation: Activation) -> float:

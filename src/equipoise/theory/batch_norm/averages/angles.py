@@ -19,17 +19,15 @@ from equipoise.theory.batch_norm.averages.response import (
     PAIR_POWERS,
     SQUARE_POWERS,
     Averages,
+    Plan,
     Response,
     powers,
 )
 
 Array = NDArray[np.float64]
 
-# Inner nodes held at once; keeps the working set inside the cache of one core.
-_CHUNK = 400_000
 
-
-def angle_averages(f: Response, batch_size: int, radii: Array, rule: panels.UnitRule) -> Averages:
+def angle_averages(f: Response, batch_size: int, radii: Array, rule: panels.UnitRule) -> Plan:
     """Averages of a piecewise analytic response at small batch size.
 
     Args:
@@ -38,22 +36,6 @@ def angle_averages(f: Response, batch_size: int, radii: Array, rule: panels.Unit
         radii: R, of shape ``[radii]``.
         rule: Rule for every panel, in both angles.
     """
-    outer = len(f.kinks) * 5 + 1
-    inner = len(f.kinks) + 1
-    chunk = max(1, _CHUNK // (outer * inner * rule.left.size**2))
-    parts = [
-        _averages(f, batch_size, radii[start : start + chunk], rule)
-        for start in range(0, len(radii), chunk)
-    ]
-    mean, first, squares, pairs = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
-    return Averages(
-        mean, first, squares, pairs, 0.0, f"two-angle quadrature, {rule.left.size} nodes per panel"
-    )
-
-
-def _averages(
-    f: Response, batch_size: int, radii: Array, rule: panels.UnitRule
-) -> tuple[Array, Array, Array, Array]:
     root, n = np.sqrt(batch_size - 1), batch_size - 1
     scale = f.gamma * radii[:, None]  # [radii, 1]
     kinks = f.kinks
@@ -68,10 +50,6 @@ def _averages(
     x1 = outer.of_edges(x_edges) + scale * root * step
     outer_weights = outer.weights * _power(sine, batch_size - 3)
     outer_weights /= outer_weights.sum(1, keepdims=True)
-    f1 = np.where(outer_weights > 0, np.array(f(x1)), 0.0)  # [2, radii, m]
-    mean = (outer_weights * f1[0]).sum(1)
-    f1[0] -= mean[:, None]
-    first = (outer_weights * w1 * f1[0]).sum(1)
 
     # Inner range: w2/√n = centre + reach·cos η, cut where f(R·) has its kinks.
     centre = (-cosine / n)[..., None]  # [radii, m, 1]
@@ -92,21 +70,31 @@ def _averages(
     inner_weights = inner.weights * _power(sine2, batch_size - 4)
     total = inner_weights.sum(-1, keepdims=True)
     inner_weights /= np.where(total > 0, total, 1)
-    f2 = np.array(f(x2))
-    np.copyto(f2, 0.0, where=~(inner_weights > 0))
-    f2[0] -= mean[:, None, None]
 
-    # r: radii, m: outer nodes, s: inner nodes, o: order, i, j, p: powers
-    squares = np.einsum("prm,orm->opr", powers(w1, SQUARE_POWERS) * outer_weights, f1**2)
-    left = powers(w1, PAIR_POWERS)[None] * (outer_weights * f1)[:, None]  # [2, 4, r, m]
-    weighted = inner_weights * f2  # [2, r, m, s]
-    conditional = np.empty((2, PAIR_POWERS, *cosine.shape))
-    for j in range(PAIR_POWERS):
-        conditional[:, j] = weighted.sum(-1)
-        if j + 1 < PAIR_POWERS:
-            weighted *= w2
-    pairs = np.einsum("oirm,ojrm->oijr", left, conditional)
-    return mean, first, squares, (pairs + pairs.swapaxes(1, 2)) / 2
+    def averages(values: Array, slopes: Array) -> Averages:
+        both = np.array([values, slopes])
+        f1, f2 = both[:, : x1.size].reshape(2, *x1.shape), both[:, x1.size :].reshape(2, *x2.shape)
+        np.copyto(f1, 0.0, where=~(outer_weights > 0))
+        np.copyto(f2, 0.0, where=~(inner_weights > 0))
+        mean = (outer_weights * f1[0]).sum(1)
+        f1[0] -= mean[:, None]
+        f2[0] -= mean[:, None, None]
+        first = (outer_weights * w1 * f1[0]).sum(1)
+        # r: radii, m: outer nodes, s: inner nodes, o: order, i, j, p: powers
+        squares = np.einsum("prm,orm->opr", powers(w1, SQUARE_POWERS) * outer_weights, f1**2)
+        left = powers(w1, PAIR_POWERS)[None] * (outer_weights * f1)[:, None]  # [2, 4, r, m]
+        weighted = inner_weights * f2  # [2, r, m, s]
+        conditional = np.empty((2, PAIR_POWERS, *cosine.shape))
+        for j in range(PAIR_POWERS):
+            conditional[:, j] = weighted.sum(-1)
+            if j + 1 < PAIR_POWERS:
+                weighted *= w2
+        pairs = np.einsum("oirm,ojrm->oijr", left, conditional)
+        pairs = (pairs + pairs.swapaxes(1, 2)) / 2
+        method = f"two-angle quadrature, {rule.left.size} nodes per panel"
+        return Averages(mean, first, squares, pairs, 0.0, method)
+
+    return Plan(np.concatenate([x1.ravel(), x2.ravel()]), averages)
 
 
 def _power(x: Array, exponent: int) -> Array:

@@ -9,7 +9,7 @@ from equipoise.numerics.quadrature import panels
 from equipoise.theory.batch_norm.averages.angles import angle_averages
 from equipoise.theory.batch_norm.averages.homogeneous import at_radii
 from equipoise.theory.batch_norm.averages.polynomials import kinked_averages, smooth_averages
-from equipoise.theory.batch_norm.averages.response import Averages, Response
+from equipoise.theory.batch_norm.averages.response import Averages, Plan, Response, carried_out
 
 Array = NDArray[np.float64]
 
@@ -49,6 +49,17 @@ def averages(f: Response, batch_size: int, radii: Array, level: int) -> Averages
     shape = f.activation.homogeneity
     if shape and f.is_homogeneous and len(radii) > 1:
         return at_radii(averages(f, batch_size, np.ones(1), level), shape.alpha, radii)
+    return carried_out(f, [_plan(f, batch_size, radii, level)])[0]
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def first_levels(f: Response, batch_size: int) -> tuple[Averages, Averages]:
+    """The two coarsest levels at R = 1."""
+    coarse, fine = carried_out(f, [_plan(f, batch_size, np.ones(1), level) for level in (0, 1)])
+    return coarse, fine
+
+
+def _plan(f: Response, batch_size: int, radii: Array, level: int) -> Plan:
     if not f.kinks.size and level < len(_GAUSS_NODES):
         return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
     if not f.kinks.size:
@@ -67,12 +78,11 @@ def one_sample_averages(f: Response, batch_size: int, radii: Array, level: int) 
 
     They are one-dimensional integrals at every batch size, so no second angle is needed.
     """
-    if not f.kinks.size and level < len(_GAUSS_NODES):
-        return smooth_averages(f, batch_size, radii, _GAUSS_NODES[level])
     if not f.kinks.size:
-        return averages(f, batch_size, radii, level)
+        return carried_out(f, [_plan(f, batch_size, radii, level)])[0]
     rules = _POWER_RULES if f.has_powers else _PANEL_RULES
-    return kinked_averages(f, batch_size, radii, rules[level], splits=6, terms=2)
+    plan = kinked_averages(f, batch_size, radii, rules[level], splits=6, terms=2)
+    return carried_out(f, [plan])[0]
 
 
 def breaks(f: Response, batch_size: int) -> Array:

@@ -23,6 +23,7 @@ from equipoise.theory.batch_norm.averages.response import (
     PAIR_POWERS,
     SQUARE_POWERS,
     Averages,
+    Plan,
     Response,
     powers,
 )
@@ -39,20 +40,24 @@ LARGE_BATCH = 32
 _NEGLIGIBLE = 1e-15
 
 
-def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> Averages:
+def smooth_averages(f: Response, batch_size: int, radii: Array, nodes: int) -> Plan:
     """Averages of an analytic response by Gauss quadrature with the given number of nodes."""
     w, weights = gegenbauer.gauss(batch_size, nodes)
     terms = gegenbauer.count_above(batch_size, _NEGLIGIBLE, nodes)
     psi = gegenbauer.gauss_transform(batch_size, nodes, terms)
-    both = np.array(f(f.gamma * radii[:, None] * w + f.beta))  # [2, radii, nodes]
-    mean = both[0] @ weights
-    both[0] -= mean[:, None]
-    first = both[0] @ (weights * w)
-    squares = np.einsum("pm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
-    weighted = (powers(w, PAIR_POWERS) * weights)[:, None] * both[:, None]  # [2, 4, radii, m]
-    coefficients = np.moveaxis(weighted @ psi.T, -1, 0)  # [k, 2, 4, radii]
-    method = f"Gauss–Gegenbauer quadrature, {nodes} nodes"
-    return _combine(batch_size, mean, first, squares, coefficients, method)
+
+    def averages(values: Array, slopes: Array) -> Averages:
+        both = np.array([values, slopes]).reshape(2, len(radii), nodes)
+        mean = both[0] @ weights
+        both[0] -= mean[:, None]
+        first = both[0] @ (weights * w)
+        squares = (powers(w, SQUARE_POWERS) * weights) @ (both * both).swapaxes(1, 2)
+        weighted = (powers(w, PAIR_POWERS) * weights)[:, None] * both[:, None]  # [2, 4, radii, m]
+        coefficients = np.moveaxis(weighted @ psi.T, -1, 0)  # [k, 2, 4, radii]
+        method = f"Gauss–Gegenbauer quadrature, {nodes} nodes"
+        return _combine(batch_size, mean, first, squares, coefficients, method)
+
+    return Plan((f.gamma * radii[:, None] * w + f.beta).ravel(), averages)
 
 
 def kinked_averages(
@@ -62,7 +67,7 @@ def kinked_averages(
     rule: panels.UnitRule,
     splits: int,
     terms: int | None = None,
-) -> Averages:
+) -> Plan:
     """Averages of a piecewise analytic response, on panels that end at its kinks.
 
     Args:
@@ -98,21 +103,25 @@ def kinked_averages(
         step *= np.sqrt(n)
         w = np.sqrt(n) * edge + step
         density = _density(batch_size, w / np.sqrt(n))
-    values, slopes = f(nodes.of_edges(x_edges) + scale * step)
     weights = nodes.weights * density
     weights /= weights.sum(1, keepdims=True)
-    both = np.where(weights > 0, np.array([values, slopes]), 0.0)
-    mean = (weights * both[0]).sum(-1)
-    both[0] -= mean[:, None]
-    first = (weights * w * both[0]).sum(-1)
-    squares = np.einsum("prm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
-    weighted = np.empty((len(radii), 2, PAIR_POWERS, w.shape[1]))
-    weighted[:] = (weights * both).swapaxes(0, 1)[:, :, None]
-    weighted *= powers(w, PAIR_POWERS).swapaxes(0, 1)[:, None]
-    terms = terms or gegenbauer.count_above(batch_size, _NEGLIGIBLE, _MOST_TERMS)
-    coefficients = _coefficients(batch_size, weighted, w, terms)
-    method = f"spectral sum over panels, {w.shape[1]} nodes"
-    return _combine(batch_size, mean, first, squares, coefficients, method)
+
+    def averages(values: Array, slopes: Array) -> Averages:
+        both = np.array([values, slopes]).reshape(2, *w.shape)
+        np.copyto(both, 0.0, where=~(weights > 0))
+        mean = (weights * both[0]).sum(-1)
+        both[0] -= mean[:, None]
+        first = (weights * w * both[0]).sum(-1)
+        squares = np.einsum("prm,orm->opr", powers(w, SQUARE_POWERS) * weights, both**2)
+        weighted = np.empty((len(radii), 2, PAIR_POWERS, w.shape[1]))
+        weighted[:] = (weights * both).swapaxes(0, 1)[:, :, None]
+        weighted *= powers(w, PAIR_POWERS).swapaxes(0, 1)[:, None]
+        count = terms or gegenbauer.count_above(batch_size, _NEGLIGIBLE, _MOST_TERMS)
+        coefficients = _coefficients(batch_size, weighted, w, count)
+        method = f"spectral sum over panels, {w.shape[1]} nodes"
+        return _combine(batch_size, mean, first, squares, coefficients, method)
+
+    return Plan((nodes.of_edges(x_edges) + scale * step).ravel(), averages)
 
 
 def row_averages(

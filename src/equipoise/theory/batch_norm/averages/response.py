@@ -24,6 +24,7 @@ Symbols: B: batch size, n = B - 1, w: normalised sample, R: radius, 1 at ε = 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -166,10 +167,43 @@ class Averages:
         found: Array = self.pairs[order, i, j]
         return found
 
+    def at_first(self) -> Averages:
+        """The same as numbers, where there is one radius."""
+        return replace(
+            self,
+            mean=self.mean[0],
+            first=self.first[0],
+            squares=self.squares[..., 0],
+            pairs=self.pairs[..., 0],
+        )
+
     @property
     def kappa(self) -> Array:
         """κ_f = E[f₁² − f₁f₂], how far two samples stay apart."""
         return np.asarray(self.square(VALUES, 0) - self.pair(VALUES, 0, 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Averages that wait for the response at their nodes.
+
+    Args:
+        arguments: φ's arguments there, of shape ``[m]``.
+        averages: Makes averages of f and f′ at these, each of shape ``[m]``.
+    """
+
+    arguments: Array
+    averages: Callable[[Array, Array], Averages]
+
+
+def carried_out(f: Response, plans: Sequence[Plan]) -> list[Averages]:
+    """Averages of every plan; φ is called once, which a user's function takes long for."""
+    if len(plans) == 1:
+        return [plans[0].averages(*f(plans[0].arguments))]
+    values, slopes = f(np.concatenate([plan.arguments for plan in plans]))
+    ends = np.cumsum([plan.arguments.size for plan in plans])[:-1]
+    parts = zip(plans, np.split(values, ends), np.split(slopes, ends), strict=True)
+    return [plan.averages(*both) for plan, *both in parts]
 
 
 def powers(w: Array, count: int) -> Array:

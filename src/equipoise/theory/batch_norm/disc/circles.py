@@ -135,8 +135,8 @@ class Circles:
         if cuts.size > 1 and not f.kinks.size:
             nodes = _nodes(cuts, rules or _BETWEEN)
             least = _NODES_PER_PANEL * np.pi * wide / np.diff(cuts).min()
-            # The finer of both trapezoidal rules has half as many nodes again.
-            if least < nodes and 2.5 * (band := _band(f, root * reach, least)) < nodes:
+            # The finer of both trapezoidal rules has a quarter of the nodes more.
+            if least < nodes and 2.25 * (band := _band(f, root * reach, least)) < nodes:
                 return replace(smooth, band=band)
         if f.has_powers:
             rules = INFINITE if f.has_infinite_slopes else _POWERS
@@ -151,7 +151,7 @@ class Circles:
     def points(self, fine: bool) -> int:
         """How many nodes every circle has."""
         if self.band:
-            return self.band + self.band // 2 if fine else self.band
+            return self.band + max(4, self.band // 4) if fine else self.band
         return (2 * self.cuts.size + 1) * self.rules[fine].left.size
 
     @cached_property

@@ -6,6 +6,7 @@ solution of F(κ) = κ to a few digits, or that there is none.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
 _PEAK = math.log(20)
 _BETWEEN = np.linspace(0, 1, 17)
 # Most solutions are found among the first κ from above.
-_AT_FIRST = 24
+_AT_FIRST = 0, 12, 24
 _LINEAR = 1e-5
 # Steps of log κ in search of a solution barely below the critical ε.
 _FROM_CRITICAL = 60
@@ -132,7 +133,7 @@ def _from_above(scan: Scan, candidates: Array) -> Array:
     What is below is nan: the largest solution is above.
     """
     found = np.full((3, *candidates.shape), np.nan)
-    for some in (slice(0, _AT_FIRST), slice(_AT_FIRST, None)):
+    for some in itertools.starmap(slice, itertools.pairwise((*_AT_FIRST, None))):
         found[:, :, some] = scan.ratios(candidates[:, some])
         if (found[0] > found[1]).any(1).all():
             break

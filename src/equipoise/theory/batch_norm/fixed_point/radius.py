@@ -28,7 +28,7 @@ _LEFT_OUT = 36.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RadialLaw:
-    """Weights for averages over x, at given radii.
+    """Weights for averages over x, at given radii, or numbers for one.
 
     Args:
         radius: R at each node, of shape ``[radii]``.
@@ -43,6 +43,16 @@ class RadialLaw:
     per_variance: Array
     per_energy: Array
     per_amplitude: Array
+
+    def at_first(self) -> RadialLaw:
+        """The same as numbers, where there is one radius."""
+        return RadialLaw(
+            self.radius[0],
+            self.weight[0],
+            self.per_variance[0],
+            self.per_energy[0],
+            self.per_amplitude[0],
+        )
 
 
 def without_eps(batch_size: int, kappa: float) -> RadialLaw:

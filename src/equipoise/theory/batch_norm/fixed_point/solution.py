@@ -102,9 +102,11 @@ class Numbers:
     def of(cls, setting: Setting, kappa: float, averages: Averages, law: RadialLaw) -> Numbers:
         """Combine averages into numbers."""
         B, variance, shared = setting.batch_size, setting.weight_variance, setting.bias_variance
+        if law.radius.size == 1:  # numbers take a third of the time of arrays of one
+            averages, law = averages.at_first(), law.at_first()
         mean_squared = averages.mean**2
         moments = (averages.square(VALUES, 0), averages.pair(VALUES, 0, 0))
-        q, qc = (variance * float(law.weight @ (m + mean_squared)) + shared for m in moments)
+        q, qc = (variance * float(np.dot(law.weight, m + mean_squared)) + shared for m in moments)
         backward = (formulas.backward_g, formulas.backward_l, formulas.backward_m)
         forward = (formulas.forward_g, formulas.forward_l, formulas.forward_m)
         return cls(

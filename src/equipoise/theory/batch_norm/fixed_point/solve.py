@@ -26,9 +26,19 @@ from equipoise.records.estimate import Estimate
 from equipoise.theory.activation.adapt import ActivationLike
 from equipoise.theory.activation.catalogue import Kink
 from equipoise.theory.batch_norm.averages import compute
-from equipoise.theory.batch_norm.averages.polynomials import farthest, kinked_averages
+from equipoise.theory.batch_norm.averages.polynomials import (
+    farthest,
+    kinked_averages,
+    smooth_averages,
+)
 from equipoise.theory.batch_norm.averages.reach import whole_range
-from equipoise.theory.batch_norm.averages.response import SLOPES, VALUES, Averages, Response
+from equipoise.theory.batch_norm.averages.response import (
+    SLOPES,
+    VALUES,
+    Averages,
+    Response,
+    carried_out,
+)
 from equipoise.theory.batch_norm.disc.cuts import resolving_cuts
 from equipoise.theory.batch_norm.disc.fixed_point import solve_on_disc, solve_without_eps
 from equipoise.theory.batch_norm.disc.scan import highest_growth
@@ -50,6 +60,8 @@ Method: TypeAlias = Literal["auto", "closed form", "quadrature"]
 
 # Relative change of all numbers at which refinement stops.
 _GOAL = 1e-12
+# Gauss nodes that are tried first, and change that is rounding.
+_FEW_NODES, _KNOWN = (32, 48), 1e-14
 # After two refinements, changes beyond this say that f is steep.
 _SLOW = 1e-7
 # At smaller batches ρ_k decays too slowly for sums over polynomials of what is not smooth.
@@ -250,12 +262,15 @@ def _solve_without_eps(setting: Setting, f: Response) -> Solution:
         return _without_eps_on_disc(setting, f)
     if f.activation.turns and not f.has_powers:
         return _steep(setting, f)
-    averages = compute.averages(f, B, np.ones(1), 0)
-    _refuse_no_signal(setting, averages)
+    if not f.kinks.size and (found := _with_few_nodes(setting, f)):
+        return found
+    rough, averages = compute.first_levels(f, B)
+    _refuse_no_signal(setting, rough)
     whole_range(f, B, 0.0)  # Gauss nodes end before samples too rare for float64
-    fine = _without_radius(setting, averages)
+    fine = _without_radius(setting, rough)
     for level in range(1, compute.levels(f)):
-        averages = compute.averages(f, B, np.ones(1), level)
+        if level > 1:
+            averages = compute.averages(f, B, np.ones(1), level)
         coarse, fine = fine, _without_radius(setting, averages)
         change = fine.distance(coarse)
         if (change <= _GOAL * fine.scale).all():
@@ -265,6 +280,23 @@ def _solve_without_eps(setting: Setting, f: Response) -> Solution:
         if not f.kinks.size and level + 1 == compute.GAUSS_LEVELS:
             break
     return _with_errors(fine, change, setting, averages) if f.has_powers else _steep(setting, f)
+
+
+def _with_few_nodes(setting: Setting, f: Response) -> Solution | None:
+    """The solution where a few Gauss nodes know every number but for rounding."""
+    B = setting.batch_size
+    plans = [smooth_averages(f, B, np.ones(1), count) for count in _FEW_NODES]
+    with np.errstate(over="ignore", invalid="ignore"):
+        coarse, fine = carried_out(f, plans)
+    if not np.isfinite(fine.kappa).all():
+        return None
+    _refuse_no_signal(setting, fine)
+    whole_range(f, B, 0.0)
+    rough, numbers = (_without_radius(setting, averages) for averages in (coarse, fine))
+    change = numbers.distance(rough)
+    if not (change <= _KNOWN * numbers.scale).all():
+        return None
+    return _with_errors(numbers, change, setting, fine)
 
 
 def _steep(setting: Setting, f: Response) -> Solution:
@@ -278,10 +310,11 @@ def _steep(setting: Setting, f: Response) -> Solution:
     cuts = np.union1d(cuts, grid)
     kinks = tuple(Kink(cut) for cut in cuts.tolist())
     cut = replace(f, activation=replace(f.activation, kinks=kinks, turns=()))
-    coarse, fine = (
+    plans = [
         kinked_averages(cut, setting.batch_size, np.ones(1), panels.analytic(count), splits=1)
         for count in _STEEP_NODES
-    )
+    ]
+    coarse, fine = carried_out(f, plans)
     _refuse_no_signal(setting, fine)
     numbers = _without_radius(setting, fine)
     change = numbers.distance(_without_radius(setting, coarse))

@@ -38,7 +38,7 @@ def backward_g(
         + pair(SLOPES, 0, 0)
         + tau * pair(SLOPES, 1, 1)
     )
-    return weight_variance / batch_size * float(law.per_variance @ inner)
+    return weight_variance / batch_size * float(np.dot(law.per_variance, inner))
 
 
 def backward_l(
@@ -63,7 +63,7 @@ def backward_l(
     P11_P12 = -n / B**2 * both + R2 * (aa - n * ab) / B + R4 * a3b
     h = both / B**2 - R2 * 2 * (aa + ab) / (B * (B - 2)) + R4 * (ab - 2 * a3b) / (B - 2)
     inner = P11_squared - g - 2 * (P11_P12 - h)
-    return weight_variance * float(law.per_variance @ inner)
+    return weight_variance * float(np.dot(law.per_variance, inner))
 
 
 def backward_m(
@@ -86,7 +86,7 @@ def backward_m(
         * R4
         * (a2b2 + sum_squared / (B - 2) + (sum_squared + 2 * a3b - ab) / ((B - 2) * (B - 3)))
     )
-    return weight_variance * float(law.per_variance @ inner)
+    return weight_variance * float(np.dot(law.per_variance, inner))
 
 
 def _slope_pairs(averages: Averages, batch_size: int) -> tuple[Array, Array, Array, Array]:
@@ -107,7 +107,7 @@ def forward_g(
     """
     n = batch_size - 1
     per_excess = law.per_energy - law.weight
-    return weight_variance * n / (2 * kappa) * float(per_excess @ averages.kappa)
+    return weight_variance * n / (2 * kappa) * float(np.dot(per_excess, averages.kappa))
 
 
 def forward_l(
@@ -125,7 +125,7 @@ def forward_l(
     unequal = square(VALUES, 2) - square(VALUES, 0)
     shared = pair(VALUES, 2, 0) - pair(VALUES, 0, 0)
     inner = (unequal - 2 * (B - 1) / (B - 2) * shared) / 2
-    return weight_variance / kappa * float(law.per_energy @ inner)
+    return weight_variance / kappa * float(np.dot(law.per_energy, inner))
 
 
 def forward_m(
@@ -146,7 +146,7 @@ def forward_m(
         + sum_squared / (B - 2)
         + (sum_squared + 2 * square - B * constant) / ((B - 2) * (B - 3))
     )
-    return weight_variance * (B - 1) / (B * kappa) * float(law.per_energy @ inner)
+    return weight_variance * (B - 1) / (B * kappa) * float(np.dot(law.per_energy, inner))
 
 
 def cross_batch_covariance(weight_variance: float, averages: Averages, law: RadialLaw) -> float:
@@ -154,7 +154,7 @@ def cross_batch_covariance(weight_variance: float, averages: Averages, law: Radi
 
     .. math:: c_{CB} = \sigma_w^2\,(E_x E f)^2
     """
-    return weight_variance * float(law.weight @ averages.mean) ** 2
+    return weight_variance * float(np.dot(law.weight, averages.mean)) ** 2
 
 
 def cross_batch_rate(
@@ -165,4 +165,6 @@ def cross_batch_rate(
     .. math:: \lambda_{CB} = \frac{\sigma_w^2 B}{\kappa n^2}\big(E_x[\sqrt x\,E f_1 w_1]\big)^2
     """
     B, n = batch_size, batch_size - 1
-    return weight_variance * B / (kappa * n) * float(law.per_amplitude @ averages.first) ** 2
+    return (
+        weight_variance * B / (kappa * n) * float(np.dot(law.per_amplitude, averages.first)) ** 2
+    )
