@@ -20,18 +20,27 @@ Numbers = Callable[[Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class OnArrays:
-    """φ and φ′, each of an array of any shape."""
+    """φ and φ′, each of an array of any shape.
+
+    Args:
+        values: φ.
+        slopes: φ′.
+        is_polynomial: Whether φ is a polynomial of low degree between its kinks.
+    """
 
     values: Numbers
     slopes: Numbers
+    is_polynomial: bool = False
 
 
 def two_slopes(a: float, b: float) -> OnArrays:
     """a·max(x, 0) + b·min(x, 0)."""
     if a == b:
-        return OnArrays(lambda x: a * x, lambda x: np.full_like(x, a))
+        return OnArrays(lambda x: a * x, lambda x: np.full_like(x, a), is_polynomial=True)
     return OnArrays(
-        lambda x: np.where(x > 0, a * x, b * x), lambda x: np.where(x > 0, float(a), float(b))
+        lambda x: np.where(x > 0, a * x, b * x),
+        lambda x: np.where(x > 0, float(a), float(b)),
+        is_polynomial=True,
     )
 
 
@@ -55,7 +64,9 @@ def softplus(beta: float) -> OnArrays:
 def clipped(low: float, high: float) -> OnArrays:
     """The identity between two arguments, and constant beyond."""
     return OnArrays(
-        lambda x: np.clip(x, low, high), lambda x: np.where((x > low) & (x < high), 1.0, 0.0)
+        lambda x: np.clip(x, low, high),
+        lambda x: np.where((x > low) & (x < high), 1.0, 0.0),
+        is_polynomial=True,
     )
 
 
@@ -140,11 +151,13 @@ GELU, GELU_TANH = OnArrays(_gelu, _gelu_slope), OnArrays(_gelu_tanh, _gelu_tanh_
 SILU = OnArrays(lambda x: x * _sigmoid(x), _silu_slope)
 MISH = OnArrays(lambda x: x * np.tanh(_softplus(x)), _mish_slope)
 HARDSIGMOID = OnArrays(
-    lambda x: np.clip(x + 3, 0, 6) / 6, lambda x: np.where(np.abs(x) < 3, 1 / 6, 0.0)
+    lambda x: np.clip(x + 3, 0, 6) / 6,
+    lambda x: np.where(np.abs(x) < 3, 1 / 6, 0.0),
+    is_polynomial=True,
 )
-HARDSWISH = OnArrays(lambda x: x * np.clip(x + 3, 0, 6) / 6, _hardswish_slope)
+HARDSWISH = OnArrays(lambda x: x * np.clip(x + 3, 0, 6) / 6, _hardswish_slope, is_polynomial=True)
 SOFTSIGN = OnArrays(lambda x: x / (1 + np.abs(x)), _softsign_slope)
 LOG_SIGMOID = OnArrays(lambda x: -_softplus(-x), lambda x: _sigmoid(-x))
 TANHSHRINK = OnArrays(_tanhshrink, _squared_tanh)
 SELU = exponential_unit(1.6732632423543772, scale=1.0507009873554805)
-SQUARE = OnArrays(lambda x: x * x, lambda x: 2 * x)
+SQUARE = OnArrays(lambda x: x * x, lambda x: 2 * x, is_polynomial=True)

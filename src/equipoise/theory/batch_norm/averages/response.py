@@ -103,6 +103,12 @@ class Response:
         """Whether f(Rx) is a power of R times f(x)."""
         return self.activation.homogeneity is not None and self.beta == 0
 
+    @property
+    def is_polynomial(self) -> bool:
+        """Whether f is known to be a polynomial of low degree between its kinks."""
+        form = self.activation.on_arrays
+        return form is not None and form.is_polynomial
+
     @cached_property
     def at_zero(self) -> float:
         """f(0) = φ(β)."""

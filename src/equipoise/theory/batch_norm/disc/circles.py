@@ -37,7 +37,7 @@ _DEGREE_OF = np.array(
     ]
 )
 # Points to look at in one go, so that arrays stay in the cache.
-POINTS = 50_000
+POINTS = 16_000
 # Which of 1, y, y² and y⁴ each multiplies.
 _POWER_OF_Y = np.array([0, 0, 0, 0, 2, 2, 2, 1, 2, 2, 2, 0, 2, 3, 0, 2, 2, 3, 3])
 # Which of the products each is: of one sample, ``[3, 4]``, and of two, ``[4, 5]``.
@@ -122,6 +122,8 @@ class Circles:
         wide = f.gamma * root * reach
         if f.is_homogeneous:
             cuts = f.kinks
+        elif f.is_polynomial:
+            cuts = f.kinks[abs(f.kinks - f.beta) < wide]
         else:
             cuts, missed = resolving_cuts(f, batch_size, wide, c)
             if cuts.size >= _MANY and not (f.has_powers or f.activation.turns):

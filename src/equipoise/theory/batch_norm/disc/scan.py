@@ -36,7 +36,7 @@ _STEP, _STEP_DOWN, _DOWN, _RARE = 0.125, 0.4, 40.0, 15.0
 # they miss; gaps between two circles may exceed those of both by a factor of 20.
 _VAGUE, _FAR_FROM_TRUE, _SHRINK, _SHORTEST = 0.01, 20.0, 4, 2e-4
 _PEAK = math.log(20)
-_BETWEEN = np.linspace(0, 1, 17)
+_BETWEEN, _BETWEEN_TWO = np.linspace(0, 1, 17), np.linspace(0, 1, 5)
 # Most solutions are found among the first κ from above.
 _AT_FIRST = 0, 12, 24
 _LINEAR = 1e-5
@@ -97,7 +97,8 @@ def largest_roots(settings: Sequence[Setting], f: Response, scan: Scan) -> list[
     if brackets:
         rows = np.array(list(brackets))
         low, high = np.array(list(brackets.values())).T
-        between = low[:, None] + (high - low)[:, None] * _BETWEEN
+        wide = (high - low).max() > 1.5 * _STEP_DOWN
+        between = low[:, None] + (high - low)[:, None] * (_BETWEEN if wide else _BETWEEN_TWO)
         for i, at, ratios in zip(brackets, between, scan.ratios(between, rows)[0], strict=True):
             # log F(κ)/κ falls through 0 from low to high.
             last = int(np.flatnonzero(ratios > 0)[-1])
