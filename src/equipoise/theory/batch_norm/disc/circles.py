@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,7 +38,7 @@ _DEGREE_OF = np.array(
     ]
 )
 # Points to look at in one go, so that arrays stay in the cache.
-POINTS = 16_000
+POINTS = 50_000
 # Which of 1, y, y² and y⁴ each multiplies.
 _POWER_OF_Y = np.array([0, 0, 0, 0, 2, 2, 2, 1, 2, 2, 2, 0, 2, 3, 0, 2, 2, 3, 3])
 # Which of the products each is: of one sample, ``[3, 4]``, and of two, ``[4, 5]``.
@@ -63,6 +64,24 @@ _BETWEEN_FEW, _FEW = (panels.analytic(12), panels.analytic(16)), 4
 _BETWEEN_HIGH, _MANY = (panels.analytic(30), panels.analytic(42)), 5
 _POWERS = panels.positive_powers(28), panels.positive_powers(40)
 INFINITE = panels.any_powers(100), panels.any_powers(140)
+
+
+class _Scratch(threading.local):
+    """Memory for products, kept between calls: the system clears what is allocated anew."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0)
+
+    def arrays(self, *shapes: tuple[int, ...]) -> list[Array]:
+        """Arrays of these shapes, with any content, until the next call."""
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        if self._kept.size < ends[-1]:
+            self._kept = np.empty(ends[-1])
+        parts = np.split(self._kept[: ends[-1]], ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+_SCRATCH = _Scratch()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,8 +350,11 @@ class Circles:
     def _reduce(self, y: Array, values: Array, slopes: Array, weights: Array) -> Array:
         """Average every product; symmetric in the two samples."""
         rows, _, count = values.shape
+        own, others, pairs, weighted = _SCRATCH.arrays(
+            (rows, 3, 2, count), (len(y), 4, 2, count), (rows, 4, count), (len(y), 5, count)
+        )
         # One sample: f, f², D² times 1, y, y², y⁴.
-        left, right = np.empty((rows, 3, 2, count)), np.empty((len(y), 4, 2, count))
+        left, right = own, others
         values = np.subtract(values, self.f.at_zero, out=left[:, 0])
         np.multiply(values, values, out=left[:, 1])
         np.multiply(slopes, slopes, out=left[:, 2])
@@ -344,7 +366,7 @@ class Circles:
         one = _products(left.reshape(rows, 3, -1), right.reshape(len(y), 4, -1))
         # Two samples: f₁f₂, D₁D₂, (f₁ + f₂)/2 and (f₁ − f₂)² times 1, y₁y₂, (y₁² + y₂²)/2 and
         # products.
-        left, right = np.empty((rows, 4, count)), np.empty((len(y), 5, count))
+        left, right = pairs, weighted
         np.multiply(values[:, 0], values[:, 1], out=left[:, 0])
         np.multiply(slopes[:, 0], slopes[:, 1], out=left[:, 1])
         np.add(values[:, 0], values[:, 1], out=left[:, 2])
