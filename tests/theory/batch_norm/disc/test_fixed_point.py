@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from equipoise.theory import Setting, backward_spectrum, bsb1_fixed_point
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc import fixed_point, scan
 from equipoise.theory.batch_norm.disc.place import place
+from equipoise.theory.batch_norm.fixed_point.solve import solve
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,14 @@ def test_a_fixed_point_that_surely_collapsed_needs_one_scan(monkeypatch, batch_s
     setting = Setting("relu", batch_size, beta=beta, eps=0.01)
     assert fixed_point.solve_on_disc([setting], f) == [None]
     assert steps == [scan._STEP]
+
+
+def test_a_largest_kappa_that_is_not_above_where_c_moves_weights_is_searched_for():
+    """The signal looked larger than it is, and no setting was left: an IndexError."""
+    setting = Setting(steep_softplus, 4, beta=-2.9144655451981754, eps=5.02259147239446e-31)
+    # tests/reference/two_angles.py agrees
+    assert solve(setting).kappa.value == pytest.approx(4.2925e-17, rel=1e-4)
+
+
+def steep_softplus(x):
+    return torch.logaddexp(11.97 * x, torch.zeros_like(x)) / 11.97

@@ -137,3 +137,45 @@ def test_a_narrow_bump_has_panels_of_its_own():
     # tests/reference/two_angles.py in long double
     assert kappa.value == pytest.approx(0.9056874911099361, abs=kappa.error, rel=0)
     assert kappa.error < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("phi", "B", "c"),
+    [("silu", 4, 0.0), ("gelu", 300, 1e-3), ("tanh", 16, 0.5), ("mish", 7, 80.0)],
+)
+def test_even_panels_need_no_halving(monkeypatch, phi, B, c):
+    """Fewer than on panels of a fixed length, and all of them placed at once."""
+    f = Response.of(Setting(phi, B, gamma=1.2, beta=0.3))
+    rounds = []
+    on_panels = module._on_panels
+
+    def counted(*args):
+        rounds.append(args[1].size)
+        return on_panels(*args)
+
+    monkeypatch.setattr(module, "_on_panels", counted)
+    few = place(f, B, c)
+    assert len(rounds) == 1
+    # The same circles on panels of a fixed length
+    monkeypatch.setattr(module, "_even_panels", _of_fixed_length)
+    many = place(f, B, c)
+    assert sum(law.u.size for law in few) < 0.85 * sum(law.u.size for law in many)
+    ours, theirs = (all_numbers(laws[1], 0.3) for laws in (few, many))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14 * abs(theirs).max())
+
+
+def _of_fixed_length(circles, batch_size, c, end):
+    longest = min(1.2, 3.2 / np.sqrt(batch_size - 3 + c))
+    count = int(np.ceil(end / longest))
+    edges = np.linspace(0, end, count + 1)
+    return edges[:-1], edges[1:], [20] * count
+
+
+def test_products_may_share_memory():
+    """What is kept between calls is never handed out."""
+    f = Response.of(Setting("relu", 16, beta=0.4))
+    circles = Circles.of(f, 16, 0.9, 0.1)
+    (one,) = circles.averages(Radii(np.linspace(0.1, 0.9, 9), False))
+    before = one.copy()
+    circles.averages(Radii(np.linspace(0.2, 0.8, 9), False))
+    assert (one == before).all()

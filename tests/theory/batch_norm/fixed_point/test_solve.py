@@ -23,8 +23,10 @@ from equipoise.theory import (
 )
 from equipoise.theory.activation.adapt import as_activation
 from equipoise.theory.activation.catalogue import Activation, Kink, alpha_relu, homogeneous
+from equipoise.theory.batch_norm.averages import compute
 from equipoise.theory.batch_norm.averages.response import Response
 from equipoise.theory.batch_norm.disc.circles import resolving_cuts
+from equipoise.theory.batch_norm.fixed_point import solve as module
 from equipoise.theory.batch_norm.fixed_point.solve import solve, solve_by_quadrature
 from reference.gegenbauer_series import theorem_9
 from reference.mean_field import (
@@ -513,3 +515,29 @@ def test_numbers_that_overflow_beside_a_finite_q_are_refused():
     """κ was 10³⁰⁰, times B it was infinite, and two forward eigenvalues were nan."""
     with pytest.raises(ValueError, match=r"alpha_relu\(1.5\) overflows"):
         solve(Setting("alpha_relu(1.5)", 10**15, gamma=1e100, beta=-700.0, eps=1e30))
+
+
+@pytest.mark.parametrize(("phi", "B", "gamma"), [("gelu", 9, 0.5), ("sin", 200, 0.4)])
+def test_a_few_nodes_suffice_where_f_is_nearly_a_polynomial(phi, B, gamma):
+    setting = Setting(phi, B, gamma=gamma, beta=0.3)
+    found = solve(setting)
+    assert "48 nodes" in found.q.method
+    f = Response.of(setting)
+    many = module._without_radius(setting, compute.averages(f, B, np.ones(1), 1))
+    exact = [*many.values[:1], *many.values[2:]]
+    ours = [found.q, found.kappa, *found.backward, *found.forward]
+    for one, value in zip(ours, exact[: len(ours)], strict=True):
+        assert abs(one.value - value) <= one.error
+
+
+def test_a_few_nodes_do_not_where_it_is_steeper():
+    assert "48 nodes" not in solve(Setting("tanh", 200, gamma=1.5, beta=0.3)).q.method
+
+
+@pytest.mark.parametrize(("phi", "B"), [("gelu", 9), ("relu", 9), ("relu", 64)])
+def test_both_levels_together_are_those_alone(phi, B):
+    f = Response.of(Setting(phi, B, gamma=1.3, beta=0.4))
+    for level, together in enumerate(compute.first_levels(f, B)):
+        alone = compute.averages(f, B, np.ones(1), level)
+        np.testing.assert_array_equal(together.squares, alone.squares)
+        np.testing.assert_array_equal(together.pairs, alone.pairs)

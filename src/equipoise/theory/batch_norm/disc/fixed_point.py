@@ -111,6 +111,8 @@ def _where_c_moves_no_weight(group: Group) -> dict[int, Solution | None]:
         max(float(fine.map(np.array([ALMOST_NO_C]))[0][0]), SMALLEST)
     )
     likely = likely[(largest > lowest)[likely]]
+    if not likely.size:
+        return {}
     solved, _ = _settled(group.some(likely), coarse, fine, largest[likely])
     return {int(likely[i]): solution for i, solution in solved.items()}
 
