@@ -85,16 +85,16 @@ def _sech2(x: Array) -> Array:
 
 def _sigmoid_slope(x: Array) -> Array:
     decay = np.exp(-np.abs(x))
-    return decay / ((1 + decay) * (1 + decay))
+    return np.asarray(decay / ((1 + decay) * (1 + decay)))
 
 
 def _gelu(x: Array) -> Array:
-    return 0.5 * x * erfc(-x * math.sqrt(0.5))
+    return np.asarray(0.5 * x * erfc(-x * math.sqrt(0.5)))
 
 
 def _gelu_slope(x: Array) -> Array:
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    return 0.5 * erfc(-x * math.sqrt(0.5)) + x * density
+    return np.asarray(0.5 * erfc(-x * math.sqrt(0.5)) + x * density)
 
 
 _GELU_SCALE, _GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
@@ -123,7 +123,7 @@ def _mish_slope(x: Array) -> Array:
 
 def _softsign_slope(x: Array) -> Array:
     beside = 1 + np.abs(x)
-    return 1 / (beside * beside)
+    return np.asarray(1 / (beside * beside))
 
 
 def _hardswish_slope(x: Array) -> Array:
