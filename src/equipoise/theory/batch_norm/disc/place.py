@@ -76,28 +76,15 @@ def place(
     if circles is None or not circles.serve(reach, 0.8 * c):
         circles = Circles.of(f, batch_size, reach, 0.8 * c)
     longest = min(_LONGEST, _LONGEST_SPREADS / math.sqrt(batch_size - 3 + c))
-    nodes: list[int] = []
-    if circles.band:
-        left, right, nodes = _even_panels(circles, batch_size, c, within.end)
-        singular = np.zeros((left.size, 2), dtype=bool)
-    else:
-        left, right, singular = _first_panels(circles, longest, within.end)
+    left, right, singular, nodes = _start(circles, batch_size, c, longest, within.end)
     kept: list[list[tuple[Array, Array, Array]]] = [[], []]
     sizes = np.zeros((3, of.COUNT))
     points, before, steady = 0, np.inf, 0
     for turn in range(_MOST_ROUNDS):
-        short = right - left < _SHORT * longest
         rarity = np.searchsorted(_RARE, within.rarity_from(left))
-        kinds = np.stack([rarity, ~short, singular.any(1)], 1).tolist()
-        rules = [[_rule(circles, kind, fine) for kind in kinds] for fine in (False, True)]
-        if turn == 0 and nodes:
-            rules = [
-                [
-                    panels.analytic(round((count + more) * _PARTS[rarity]))
-                    for count, (rarity, *_) in zip(nodes, kinds, strict=True)
-                ]
-                for more in (0, _MORE_NODES)
-            ]
+        long = right - left >= _SHORT * longest
+        kinds = np.stack([rarity, long, singular.any(1)], 1).tolist()
+        rules = _rules(circles, kinds, nodes if turn == 0 else [])
         parts = _on_panels(circles, left, right, rules)
         points += sum(part.u.size * circles.points(bool(i)) for i, part in enumerate(parts))
         coarse, fine = (part.contributions(batch_size, c) for part in parts)
@@ -123,14 +110,21 @@ def place(
         left, right, singular = _halves(left[failing], right[failing], singular[failing])
     rough, good = (
         DiscLaw(
-            batch_size,
-            c,
-            circles.missed,
-            *(np.concatenate(part, -1) for part in zip(*law, strict=True)),
+            batch_size, c, circles.missed, *(np.concatenate(p, -1) for p in zip(*law, strict=True))
         )
         for law in kept
     )
     return rough, good
+
+
+def _start(
+    circles: Circles, batch_size: int, c: float, longest: float, end: float
+) -> tuple[Array, Array, NDArray[np.bool_], list[int]]:
+    """The first panels, which of their ends are singular, and nodes where these are chosen."""
+    if circles.band:
+        left, right, nodes = _even_panels(circles, batch_size, c, end)
+        return left, right, np.zeros((left.size, 2), dtype=bool), nodes
+    return *_first_panels(circles, longest, end), []
 
 
 def _halves(
@@ -259,6 +253,21 @@ def _rule(circles: Circles, kind: Sequence[int], fine: bool) -> panels.UnitRule:
         return circles.rules[fine]
     counts, rule = (_ROOTS, panels.half_powers) if singular else (_SMOOTH, panels.analytic)
     return rule(round(counts[long][fine] * _PARTS[rarity]))
+
+
+def _rules(
+    circles: Circles, kinds: Sequence[Sequence[int]], nodes: Sequence[int]
+) -> list[list[panels.UnitRule]]:
+    """The coarser and the finer rule of every panel, by its kind, or of so many nodes."""
+    if not nodes:
+        return [[_rule(circles, kind, fine) for kind in kinds] for fine in (False, True)]
+    return [
+        [
+            panels.analytic(round((count + more) * _PARTS[rarity]))
+            for count, (rarity, *_) in zip(nodes, kinds, strict=True)
+        ]
+        for more in (0, _MORE_NODES)
+    ]
 
 
 def _on_panels(
