@@ -182,13 +182,22 @@ class TestCodeOfTheUserThatFailsLate:
         assert isinstance(error.value.__cause__, TypeError)
         assert json.loads((folder / "kept" / "report.json").read_text("utf-8"))["interrupted"]
 
-    def test_an_exit_is_told_as_a_failure(self, equipoise, folder):
-        (folder / "late.py").write_text(self.LOSS.format(error="SystemExit(0)"))
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            ("SystemExit(0)", "exits with 0"),
+            ("GeneratorExit('gone')", "GeneratorExit: gone"),
+            ("BaseExceptionGroup('all', [KeyError(7)])", "all (1 sub-exception): KeyError: 7"),
+        ],
+    )
+    def test_what_is_no_exception_is_told_as_a_failure(self, equipoise, folder, error, words):
+        (folder / "late.py").write_text(self.LOSS.format(error=error))
         small = ("--data", "random:64:10", "--seeds", "1", "--batches", "1")
         found = equipoise("checkup", "nets.py:build", "--loss", "late.py:loss", *small)
+        line = found.err.splitlines()[-1]
         assert found.code == 2
-        assert "exits with 0" in found.err.splitlines()[-1]
-        assert "late.py:5 in loss" in found.err.splitlines()[-1]
+        assert words in line
+        assert "late.py:5 in loss" in line
 
 
 @pytest.mark.parametrize("seeds", ["0", "999999999999", "many"])

@@ -474,6 +474,23 @@ class TestInterruption:
         assert (report.growth is not None) == (STAGES.index(stage) > 1)
         assert to_plain(from_plain(Checkup, to_plain(report))) == to_plain(report)
 
+    @pytest.mark.parametrize(
+        ("failure", "words"),
+        [
+            (SystemExit(3), "exits with 3. Leave out"),
+            (GeneratorExit("gone"), "GeneratorExit: gone"),
+        ],
+    )
+    def test_so_does_what_is_no_exception(self, failure, words):
+        def progress(name, done, total):
+            if name == "measuring conditioning":
+                raise failure
+
+        with pytest.raises(ValueError, match=f"^while measuring conditioning: .*{words}") as error:
+            checkup(remediable, DIGITS, **SMALL, progress=progress)
+        assert error.value.__cause__ is failure
+        assert error.value.finished.growth is not None
+
     def test_every_stage_reports_its_progress_to_the_end(self):
         seen = {}
 

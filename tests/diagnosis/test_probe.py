@@ -125,6 +125,16 @@ def test_a_failure_keeps_what_was_finished():
     assert error.value.finished.interrupted
 
 
+def test_so_does_an_exit():
+    def progress(name, done, total):
+        if name == "measuring smoothness":
+            raise SystemExit("enough")
+
+    with pytest.raises(ValueError, match=r"^while .*exits with 'enough'\. Leave out") as error:
+        probe(build, DIGITS, training=SHORT, batch_size=16, progress=progress)
+    assert error.value.finished.growth is not None
+
+
 def test_a_loss_that_overflows_along_the_way_is_kept():
     def steep(model, batch):
         return model(batch[0]).square().mean() + sum(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from equipoise.cli.arguments import shortened
 from equipoise.cli.imports import added_commands
+from equipoise.records.exceptions import text_of, with_causes
 
 # Where Python, the library and what is installed lie: everything else is the user's.
 _INSTALLED = tuple(
@@ -31,12 +32,12 @@ def _installed() -> tuple[str, ...]:
 
 def last_frame_of_user(error: BaseException) -> str | None:
     """The last line of the user's own files that an error, or one behind it, went through."""
-    chain: list[BaseException] = []
+    chain: dict[int, BaseException] = {}
     step: BaseException | None = error
-    while step is not None and step not in chain:
-        chain.append(step)
+    while step is not None and id(step) not in chain:
+        chain[id(step)] = step
         step = step.__cause__ or step.__context__
-    for one in reversed(chain):
+    for one in reversed(chain.values()):
         for frame in reversed(traceback.extract_tb(one.__traceback__)):
             path = frame.filename
             if Path(path).is_file() and not str(Path(path).resolve()).startswith(_installed()):
@@ -44,7 +45,7 @@ def last_frame_of_user(error: BaseException) -> str | None:
     return None
 
 
-def in_one_line(error: Exception, place: str | None) -> str:
+def in_one_line(error: BaseException, place: str | None) -> str:
     """Stage, class and message of an exception, and where to look."""
     stage = "".join(f"{note} " for note in getattr(error, "__notes__", ()))
     message = " ".join(words(error).split())
@@ -55,21 +56,21 @@ def in_one_line(error: Exception, place: str | None) -> str:
     return f"{known} ({f'{place}; ' if place else ''}--debug shows the whole trace.)"
 
 
-def words(error: Exception) -> str:
+def words(error: BaseException) -> str:
     """The message; of an exception in a DataLoader's worker without the trace that it holds."""
-    head, mark, trace = str(error).partition("Original Traceback (most recent call last):")
+    head, mark, trace = text_of(error).partition("Original Traceback (most recent call last):")
     return f"{head.strip().rstrip('.')}: {trace.strip().splitlines()[-1]}" if mark else head
 
 
 def failed_on_batch(error: BaseException | None) -> bool:
     """Whether the message tells of another exception, whose place --debug shows."""
     refusals = sys.modules.get("equipoise.diagnosis.refusals")  # theory does without
-    if refusals is None or error is None:
+    if refusals is None:
         return False
-    return isinstance(error, refusals.FailedOnBatchError) or failed_on_batch(error.__cause__)
+    return any(isinstance(one, refusals.FailedOnBatchError) for one in with_causes(error))
 
 
-def failed_in_torch(error: Exception) -> bool:
+def failed_in_torch(error: BaseException) -> bool:
     """Whether PyTorch refused what a model of its own layers did, at a stage that is known.
 
     As with batches of varying shapes, for which no line of the user's is on the way.

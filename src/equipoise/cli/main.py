@@ -29,6 +29,7 @@ from equipoise.cli.flags import in_flags
 from equipoise.cli.imports import added_commands
 from equipoise.cli.signals import EndsSoon, not_lost
 from equipoise.cli.streams import Unfailing, prepare_streams, printing_to_stderr, until_closed
+from equipoise.records.exceptions import exit_in_words, text_of
 
 # Subcommands of other packages: named here to say how to get them.
 _ELSEWHERE = dict.fromkeys(("gather", "reproduce", "sweep"), "equipoise-papers")
@@ -165,13 +166,11 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
         if args.debug:
             raise
         place = last_frame_of_user(error) or "--debug shows where"
-        _complain(
-            args,
-            f"the code of the model, the data or the loss exits with {error.code!r} ({place}). "
-            "Leave out what ends the program.",
-        )
+        _complain(args, f"{exit_in_words(error)} ({place})")
         return _BAD_INPUT
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's code may raise what is no Exception
         place = last_frame_of_user(error)
         no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         if args.debug or (place is None and not no_room and not failed_in_torch(error)):
@@ -282,7 +281,7 @@ def _commands() -> tuple[dict[str, Any], dict[str, ImportError]]:
         try:
             found[entry.name] = entry.load()
         except Exception as error:  # another package's module may raise anything
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            why = f"{type(error).__name__}: {' '.join(text_of(error).split())}"
             package = entry.dist.name if entry.dist else "the package that adds it"
             broken[entry.name] = ImportError(
                 f"cannot load {entry.value}: {why}. Reinstall {package}; --debug shows more."

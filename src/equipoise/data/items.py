@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from equipoise.instrument.batches import is_pair, plain, shape_of, tensors
 from equipoise.instrument.types import Batch
+from equipoise.records.exceptions import text_of
 from equipoise.records.wording import first_sentence, with_article
 
 _WRAP = "Wrap it in a function that yields batches of tensors."
@@ -26,8 +27,8 @@ def stacked(samples: list[Any], name: str) -> Batch:
         batch = default_collate([_with_tensors(plain(sample)) for sample in samples])
     except (TypeError, RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
-            f"{name}: samples do not stack to a batch ({error}). Make the data set return "
-            "tensors of one shape, or pass a DataLoader with a collate_fn."
+            f"{name}: samples do not stack to a batch ({text_of(error)}). Make the data set "
+            "return tensors of one shape, or pass a DataLoader with a collate_fn."
         ) from error
     return as_batch(batch, name)
 

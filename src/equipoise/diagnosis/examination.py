@@ -68,6 +68,7 @@ from equipoise.instrument.types import Batch, Progress
 from equipoise.probes.gradient_growth import GrowthInterrupted, NothingRanError
 from equipoise.probes.record import GradientGrowth, LayerConditioning
 from equipoise.records.finding import Finding
+from equipoise.records.wording import said
 from equipoise.theory.propagation.propagate import Propagation
 from equipoise.theory.propagation.sites import Share, Site
 
@@ -127,7 +128,7 @@ class Examination:
     smoothness: Smoothness | None = None
     optimizer: OptimizerCheck | None = None
     interrupted: bool = False
-    failure: Exception | None = None
+    failure: BaseException | None = None
 
     @property
     def obstacle(self) -> Broken | Stuck | Forgotten:
@@ -164,7 +165,7 @@ class Examination:
             self.growth = self.growth or interruption.finished
         except KeyboardInterrupt:  # report what was finished
             self.interrupted = True
-        except Exception as error:  # also what was finished before the user's code failed
+        except BaseException as error:  # the user's code may exit, too
             self.interrupted, self.failure = True, error
             let_go(error)
 
@@ -221,7 +222,7 @@ class Examination:
             except Exception as error:  # whatever a model does, it is measured
                 fewer = with_fewer_samples(problem, error)
                 if fewer is None:
-                    words = f"tracing the model failed with {type(error).__name__}: {error}"
+                    words = f"tracing the model failed with {said(error)}"
                     self.untraced = too_little_memory(error) if lacks_memory(error) else words
                     let_go(error)
                     return None, None

@@ -110,7 +110,7 @@ def measure(
             _run(work, problem, fresh, training, hessian, stages.told_to(progress))
     except KeyboardInterrupt:  # report what was finished
         work.interrupted = True
-    except Exception as error:  # also what was finished before the user's code failed
+    except BaseException as error:  # the user's code may exit, too
         work.interrupted, failure = True, error
     found = Probe(
         schema=PROBE_SCHEMA,

@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise.instrument.batches import fields, is_pair, oddity, shape_of, shapes, tensors
 from equipoise.instrument.memory import asked_for, lacks_memory
 from equipoise.instrument.types import Batch
+from equipoise.records.exceptions import exit_in_words, text_of
 from equipoise.records.wording import count, first_sentence, listed, said
 
 # What PyTorch, and those who write like it, say of tensors that do not fit.
@@ -91,10 +92,10 @@ def failed(
         return FailedOnBatchError(f"{where}, {too_little_memory(error)}")
     words = _OF_BACKENDS.sub(".", first_sentence(error))
     if not isinstance(error, RuntimeError):  # PyTorch's own, which says nothing by its name
-        words = f"{type(error).__name__}: {words}" if str(error) else words
+        words = f"{type(error).__name__}: {words}" if text_of(error) else words
     frames = traceback.extract_tb(error.__traceback__)
     by_torch = bool(frames) and f"{os.sep}torch{os.sep}" in frames[-1].filename
-    remedy = _remedy(batch, str(error)) if by_torch else ""
+    remedy = _remedy(batch, text_of(error)) if by_torch else ""
     if not remedy and _may_be_a_sample(batch):
         remedy = (
             "If these are single samples, give a DataLoader of them: DataLoader(samples, "
@@ -126,7 +127,7 @@ def too_little_memory(error: BaseException) -> str:
     )
 
 
-def in_words(error: Exception) -> str:
+def in_words(error: BaseException) -> str:
     """What was raised after the rehearsal, and what to do about it if that is known.
 
     Examples:
@@ -134,7 +135,9 @@ def in_words(error: Exception) -> str:
         'RuntimeError: no way back.'
     """
     if isinstance(error, ValueError):
-        return str(error).strip()
+        return text_of(error).strip()
+    if isinstance(error, SystemExit):
+        return exit_in_words(error)
     if lacks_memory(error):
         return too_little_memory(error)
     words = said(error)

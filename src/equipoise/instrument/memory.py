@@ -7,6 +7,8 @@ import traceback
 
 import torch
 
+from equipoise.records.exceptions import text_of, with_causes
+
 # What PyTorch's allocators say, on a GPU and on a CPU; NumPy's has a class of its own.
 _LACK = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 _SIZE = re.compile(r"[Aa]llocate ([\d.]+ [KMGT]?i?B|\d+ bytes)\b")
@@ -35,7 +37,8 @@ def asked_for(error: BaseException | None) -> str:
         >>> asked_for(MemoryError())
         ''
     """
-    found = _SIZE.search(str(_lack(error)))
+    lack = _lack(error)
+    found = None if lack is None else _SIZE.search(text_of(lack))
     if found is None:
         return ""
     size, _, unit = found[1].partition(" ")
@@ -54,11 +57,9 @@ def pass_on_lack_of_memory(error: BaseException) -> None:
 
 def let_go(error: BaseException) -> None:
     """Free the tensors that an error for want of memory, and its causes, keep in their frames."""
-    step: BaseException | None = error
-    while step is not None:
+    for step in with_causes(error):
         if lacks_memory(step):
             traceback.clear_frames(step.__traceback__)
-        step = step.__cause__
 
 
 def allocated(device: torch.device) -> int | None:
@@ -68,9 +69,8 @@ def allocated(device: torch.device) -> int | None:
 
 def _lack(error: BaseException | None) -> BaseException | None:
     """The error that says it."""
-    while error is not None:
-        is_torch = isinstance(error, RuntimeError) and _LACK.search(str(error)) is not None
-        if is_torch or isinstance(error, MemoryError | torch.OutOfMemoryError):
-            return error
-        error = error.__cause__
+    for step in with_causes(error):
+        is_torch = isinstance(step, RuntimeError) and _LACK.search(text_of(step)) is not None
+        if is_torch or isinstance(step, MemoryError | torch.OutOfMemoryError):
+            return step
     return None

@@ -36,6 +36,7 @@ from equipoise.instrument.containers import (
     itself,
     of_function,
 )
+from equipoise.records.wording import first_sentence
 
 OwnGenerator: TypeAlias = (
     torch.Generator | np.random.Generator | np.random.RandomState | random.Random
@@ -117,7 +118,7 @@ class SavedObjects:
             except (RuntimeError, NotImplementedError, TypeError, RecursionError) as error:
                 raise ValueError(
                     f"{place} is a {type(value).__name__}, which cannot be copied "
-                    f"({str(error).splitlines()[0] if str(error) else type(error).__name__}), so "
+                    f"({first_sentence(error).removesuffix('.')}), so "
                     "a probe could not put it back as it was. Take it off the model while it is "
                     "probed, or make it anew in each forward pass."
                 ) from error

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from equipoise.records.estimate import Estimate
+from equipoise.records.exceptions import text_of
 
 Value = TypeVar("Value")
 
@@ -232,7 +233,7 @@ def first_sentence(error: BaseException) -> str:
         >>> first_sentence(AssertionError("no CUDA\nbacktrace")), first_sentence(KeyError())
         ('no CUDA.', 'KeyError.')
     """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = text_of(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if lines[0].endswith((".", "!", "?")) else f"{lines[0]}."
 
 
@@ -243,7 +244,7 @@ def said(error: BaseException) -> str:
         >>> said(ValueError("no such file.")), said(KeyError("x")), said(KeyError())
         ('ValueError: no such file.', "KeyError: 'x'.", 'KeyError.')
     """
-    text = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
+    text = f"{type(error).__name__}: {text_of(error).strip()}".removesuffix(": ")
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

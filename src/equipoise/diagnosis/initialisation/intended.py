@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equipoise.diagnosis.initialisation.laws import Law, joined, law_of
 from equipoise.instrument.compiled import uncompiled_name
 from equipoise.instrument.modules import children_first
+from equipoise.records.wording import said
 
 Init: TypeAlias = Callable[[Any], object]
 
@@ -141,7 +142,7 @@ def init_laws(model: nn.Module, init: Init) -> dict[str, Law]:
         try:
             laws = _laws_drawn(model, draw, lambda: _reset(model))
         except Exception as error:  # users' code may raise anything
-            told.append(f"{type(error).__name__}: {error}".splitlines()[0])
+            told.append(said(error).splitlines()[0])
             continue
         if laws:
             return laws

@@ -31,6 +31,7 @@ from equipoise.instrument.copies import copied
 from equipoise.instrument.random_states import RandomStates, seeded
 from equipoise.instrument.snapshot import refuse_lazy
 from equipoise.numerics.options import named_options
+from equipoise.records.wording import said
 
 # Scale, mean and form; and scale against three other rules.
 _TESTS = 6
@@ -151,7 +152,7 @@ def _copy(model: nn.Module) -> nn.Module:
         return copied(model)
     except Exception as error:  # users' classes may raise anything
         raise ValueError(
-            f"the model cannot be copied ({type(error).__name__}: {error}), and initialisers are "
+            f"the model cannot be copied ({said(error).rstrip('.')}), and initialisers are "
             "tried on copies only. Keep what cannot be copied outside of the model."
         ) from error
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.copies import copied
 from equipoise.instrument.training_step import training_step
-from equipoise.records.wording import with_article
+from equipoise.records.wording import said, with_article
 from equipoise.training.losses import UnsuitableBatchError
 
 
@@ -119,7 +119,7 @@ def copy_without_trainer(model: nn.Module) -> nn.Module:
         return copied(model, memo)
     except Exception as error:
         raise ValueError(
-            f"the model cannot be copied ({type(error).__name__}: {error}). Give a function that "
+            f"the model cannot be copied ({said(error).rstrip('.')}). Give a function that "
             "builds it, such as lambda: Net()."
         ) from error
 

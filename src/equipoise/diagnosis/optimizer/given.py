@@ -298,7 +298,7 @@ def _transferred(held: _Made, given: nn.Module, model: nn.Module) -> _Made:
         return copies, tuple(copy.deepcopy(one, memo) for one in schedulers)
     except Exception as error:  # optimisers of others may hold anything
         raise ValueError(
-            f"the optimiser cannot be copied ({type(error).__name__}: {error}). Give a function "
+            f"the optimiser cannot be copied ({said(error).rstrip('.')}). Give a function "
             f"of the model, {_EXAMPLE}."
         ) from error
 

@@ -19,6 +19,7 @@ from equipoise.instrument.graph_nodes import graph_nodes
 from equipoise.instrument.random_states import seeded
 from equipoise.instrument.snapshot import SavedParameters
 from equipoise.instrument.types import Batch, LossFunction, Progress
+from equipoise.records.exceptions import text_of
 from equipoise.records.wording import first_sentence
 from equipoise.training.loop import loss_of
 from equipoise.training.rates import rounded
@@ -86,7 +87,7 @@ class Trainee:
         try:
             self.optimizer.step()
         except Exception as error:  # of others' optimisers
-            if "closure" in str(error):
+            if "closure" in text_of(error):
                 raise NeedsClosureError(error) from error
             raise
         return float(losses[0])

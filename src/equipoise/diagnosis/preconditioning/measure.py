@@ -35,6 +35,7 @@ from equipoise.preconditioners.bnp.layer import WatchedLayer
 from equipoise.preconditioners.bnp.settings import Settings
 from equipoise.preconditioners.hessian.conditions import BlockConditions
 from equipoise.preconditioners.hessian.preconditioner import Preconditioner, extended, im2col
+from equipoise.records.wording import first_sentence
 
 # A unit before a ReLU may be dead; then the next one is measured.
 _UNITS = 4
@@ -186,7 +187,7 @@ def _hessian(
 
 
 def _short_reason(error: Exception) -> str:
-    text = str(error).splitlines()[0]
+    text = first_sentence(error).removesuffix(".")
     if "influence each other" in text:
         return "samples share batch statistics on their way to the loss"
     return text

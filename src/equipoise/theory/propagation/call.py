@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equipoise.instrument import trees
 from equipoise.instrument.recording.graph import Node, evaluated, name_of
 from equipoise.instrument.recording.opaque import OPAQUE
+from equipoise.records.wording import said
 from equipoise.theory.propagation.layout import LayoutError, UnpredictedError
 from equipoise.theory.propagation.values.gradients import Gradient
 from equipoise.theory.propagation.values.known import Known
@@ -251,4 +252,4 @@ def reason_of(node: Node, error: Exception, what: str) -> str:
     """What a rule says, or how it failed."""
     if isinstance(error, UnpredictedError | LayoutError):
         return str(error)
-    return f"{what} {node.name} failed: {type(error).__name__}: {error}"
+    return f"{what} {node.name} failed: {said(error).removesuffix('.')}"

@@ -17,6 +17,7 @@ from equipoise.instrument.random_states import seeded
 from equipoise.instrument.recording.graph import Graph
 from equipoise.instrument.trees import leaves
 from equipoise.records import wording
+from equipoise.records.exceptions import text_of
 from equipoise.records.finding import Finding
 
 # Adam divides by the root mean square of gradients plus 1e-8: of less than a hundredth of that, a
@@ -93,7 +94,7 @@ def _kept(traced: TracedPass) -> list[Finding]:
         try:
             torch.autograd.grad(loss_fn(model, batch), trained, allow_unused=True)
         except RuntimeError as error:
-            if "second time" not in str(error):
+            if "second time" not in text_of(error):
                 raise
         else:
             return []
