@@ -1,13 +1,17 @@
-"""A counter that probes do not put back, as it is in no file of a model."""
+"""A counter that probes do not put back, as it is a context variable."""
 
-COUNT = 0
+from contextvars import ContextVar
+
+_COUNT = ContextVar("_COUNT", default=0)
 
 
 def counted() -> None:
-    global COUNT
-    COUNT += 1
+    _COUNT.set(_COUNT.get() + 1)
 
 
 def start() -> None:
-    global COUNT
-    COUNT = 0
+    _COUNT.set(0)
+
+
+def count() -> int:
+    return _COUNT.get()

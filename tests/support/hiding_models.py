@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
+import multiprocessing
+import os
+import queue
 import tempfile
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from support import hidden_counters
 from support.probe_models import Keeping, Meter
 
 CALLS = 0
@@ -339,6 +345,134 @@ class Tee(Keeping):
         return 0.1 * next(self.first) + next(self.numbered)[1]
 
 
+class Clock:
+    """Counts as an object and as a class."""
+
+    ticks = 0
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tick(self) -> float:
+        self.count += 1
+        Clock.ticks += 1
+        return 0.1 * self.count
+
+
+CLOCK = Clock()
+
+
+class InObjectsOfTheFile(Keeping):
+    """An object of the file, its class, and the variables of another file of the user's."""
+
+    def begin(self) -> None:
+        CLOCK.count = Clock.ticks = hidden_counters.passes = 0
+        hidden_counters.LENGTHS.clear()
+
+    def kept(self, h: Tensor) -> float:
+        hidden_counters.passes += 1
+        counts = Clock.ticks, hidden_counters.passes, hidden_counters.noted(len(h))
+        return CLOCK.tick() + 0.1 * sum(counts)
+
+
+class InMemory(Keeping):
+    """Streams, memory that processes share, and sources of seeds."""
+
+    def begin(self) -> None:
+        self.log, self.counter = io.StringIO(), multiprocessing.Value("i", 0)
+        self.queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.seeds, self.bits = np.random.SeedSequence(1), np.random.PCG64(1)
+
+    def kept(self, h: Tensor) -> float:
+        self.log.write("pass ")
+        self.counter.value += 1
+        self.queue.put(1)
+        drawn = np.random.default_rng(self.seeds.spawn(1)[0]).random()
+        length = len(self.log.getvalue()) + self.counter.value + self.queue.qsize()
+        return 0.1 * length + drawn + self.bits.random_raw() % 7
+
+
+class InAnInnerTraining(Keeping):
+    """A weight of its own that each forward pass trains, with a schedule."""
+
+    def begin(self) -> None:
+        self.inner = torch.zeros((), requires_grad=True)
+        self.steps = torch.optim.SGD([self.inner], lr=0.5, momentum=0.9)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.steps, 0.9)
+
+    def kept(self, h: Tensor) -> float:
+        self.inner.grad = 2 * (self.inner.detach() - 1)
+        self.steps.step()
+        self.schedule.step()
+        return float(self.inner.detach()) + self.schedule.get_last_lr()[0]
+
+
+class Doubling(dict[str, int]):
+    """Does not do what a dictionary does."""
+
+    def __setitem__(self, key: str, value: int) -> None:
+        super().__setitem__(key, 2 * value)
+
+
+class Empty(list[int]):
+    """Seems empty, and has an attribute."""
+
+    total = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+class InUnusualContainers(Keeping):
+    """Containers whose methods do something else, and objects in an array."""
+
+    def begin(self) -> None:
+        self.entries, self.elements = Doubling(), Empty()
+        self.array = np.array([[0], None], dtype=object)
+
+    def kept(self, h: Tensor) -> float:
+        self.entries["a"] = self.entries.get("a", 0) + 1
+        self.elements.append(1)
+        self.elements.total += len(self.elements)
+        self.array[0].append(1)
+        return 0.01 * (self.entries["a"] + self.elements.total + len(self.array[0]))
+
+
+SUM = torch.zeros(1)
+
+
+class OnTensors(Keeping):
+    """Attributes of parameters and buffers, a tensor that grows, and a default argument."""
+
+    def begin(self) -> None:
+        self.grown = torch.zeros(1)
+        self.mean(torch.zeros(1))[0].zero_()
+
+    def mean(self, h: Tensor, kept: Tensor = SUM) -> Tensor:
+        return kept.add_(h.mean())
+
+    def kept(self, h: Tensor) -> Tensor:
+        for tensor in (self.layer.weight, self.norm.running_mean):
+            tensor.passes = getattr(tensor, "passes", 0) + 1
+        self.grown.resize_(len(self.grown) + 1).fill_(0.1)
+        return self.mean(h) + 0.1 * self.norm.running_mean.passes + self.grown.sum()
+
+
+class InTheProcess(Keeping):
+    """The environment, settings of PyTorch, and methods of the class."""
+
+    def begin(self) -> None:
+        os.environ.pop("EQUIPOISE_TEST_PASSES", None)
+        torch.set_num_threads(1)
+
+    def kept(self, h: Tensor) -> float:
+        passes = int(os.environ.get("EQUIPOISE_TEST_PASSES", "0")) + 1
+        os.environ["EQUIPOISE_TEST_PASSES"] = str(passes)
+        torch.set_num_threads(1 + passes % 2)
+        type(self).gain = staticmethod(lambda: 0.1 * passes)
+        return type(self).gain() + torch.get_num_threads()
+
+
 HIDING = {
     "slots of a module": InSlots,
     "class attributes": OnTheClass,
@@ -360,6 +494,12 @@ HIDING = {
     "functional calls": Functional,
     "old spectral norm": with_old_spectral_norm,
     "divided iterators": Tee,
+    "objects of files": InObjectsOfTheFile,
+    "memory": InMemory,
+    "inner training": InAnInnerTraining,
+    "unusual containers": InUnusualContainers,
+    "attributes of tensors": OnTensors,
+    "settings of the process": InTheProcess,
 }
 
 

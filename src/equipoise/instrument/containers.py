@@ -6,8 +6,12 @@ Each takes a function that chooses what stands for a value, :func:`itself` for t
 from __future__ import annotations
 
 import array
+import contextlib
+import ctypes
+import io
+import queue
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from operator import is_
 from typing import Any, Protocol, TypeAlias
@@ -26,6 +30,13 @@ class NamedContainer(Container, Protocol):
     entries: dict[str, Any]
 
 
+# What an empty class has, and names that Python writes to when it is asked for them.
+_OF_PYTHON = frozenset((
+    *vars(type("Empty", (), {})), "__annotations__", "__annotate__", "__annotations_cache__",
+    "__annotate_func__", "__slots__", "__abstractmethods__", "__orig_bases__", "__parameters__",
+    "__static_attributes__", "__firstlineno__", "__type_params__", "_abc_impl",
+))  # fmt: skip
+_OF_ELEMENTS = (list, deque, set, bytearray, array.array)
 Place: TypeAlias = tuple[str, NamedContainer]
 
 
@@ -40,7 +51,7 @@ class Entries:
     __slots__ = ("_value", "entries")
 
     def __init__(self, value: dict[Any, Any]) -> None:
-        self._value, self.entries = value, dict(value)
+        self._value, self.entries = value, dict(_kind_of(value).items(value))
 
     def fill(self, choose: Callable[[Any], Any]) -> None:
         """Put back what is chosen."""
@@ -53,29 +64,97 @@ class Entries:
 class Elements:
     """A list, queue, set or array and its elements."""
 
-    __slots__ = ("_elements", "_value")
+    __slots__ = ("_elements", "_kind", "_value")
 
     def __init__(self, value: Any) -> None:
-        self._value, self._elements = value, list(value)
+        self._value = value
+        self._kind: Any = next(kind for kind in _OF_ELEMENTS if isinstance(value, kind))
+        self._elements = self._present()
+
+    def _present(self) -> list[Any]:
+        return [*self._kind.__iter__(self._value)]  # a class of the user's may yield others
 
     def fill(self, choose: Callable[[Any], Any]) -> None:
         """Put back what is chosen."""
-        value = self._value
+        value, kind, present = self._value, self._kind, self._present()
         elements = self._elements if choose is itself else [*map(choose, self._elements)]
-        if len(value) == len(elements) and all(
-            a is b for a, b in zip(value, elements, strict=True)
-        ):
+        if len(present) == len(elements) and all(map(is_, present, elements)):
             return
-        if isinstance(value, set):
-            value.clear()
-            value.update(elements)
-        elif isinstance(value, array.array):
+        if kind is set:
+            set.clear(value)
+            set.update(value, elements)
+        elif kind is array.array:
             value[:] = array.array(value.typecode, elements)
-        elif isinstance(value, deque):
-            value.clear()
-            value.extend(elements)
+        elif kind is deque:
+            deque.clear(value)
+            deque.extend(value, elements)
         else:
-            value[:] = elements
+            kind.__setitem__(value, slice(None), elements)
+
+
+class Text:
+    """A text or bytes in memory that are written and read as a file, and the place in them."""
+
+    __slots__ = ("_place", "_stream", "_text")
+
+    def __init__(self, stream: io.StringIO | io.BytesIO) -> None:
+        self._stream: Any = stream
+        self._text, self._place = self._present()
+
+    def _present(self) -> tuple[Any, int]:
+        stream = self._stream
+        return (None, 0) if stream.closed else (stream.getvalue(), stream.tell())
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        """Put the text back, unless it was closed before."""
+        stream = self._stream
+        if self._text is None or (self._text, self._place) == self._present():
+            return
+        stream.seek(0)
+        stream.truncate()
+        stream.write(self._text)
+        stream.seek(self._place)
+
+
+class Waiting:
+    """What waits in a queue that shows its elements to none but who takes them."""
+
+    __slots__ = ("_elements", "_queue")
+
+    def __init__(self, value: queue.SimpleQueue[Any]) -> None:
+        self._queue = value
+        self._elements = self._taken()
+        self._put(self._elements)
+
+    def _taken(self) -> list[Any]:
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._queue.get_nowait())
+        return found
+
+    def _put(self, elements: list[Any]) -> None:
+        for element in elements:
+            self._queue.put(element)
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        """Put back what is chosen."""
+        self._taken()
+        self._put([*map(choose, self._elements)])
+
+
+class Memory:
+    """The memory of a number, an array or a structure of C, which processes may share."""
+
+    __slots__ = ("_bytes", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._bytes = ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        """Put the bytes back."""
+        ctypes.memmove(ctypes.addressof(self._value), self._bytes, len(self._bytes))
 
 
 class Slots:
@@ -111,7 +190,7 @@ class SomeEntries:
 
 
 class ClassEntries:
-    """The attributes of a class that are neither methods nor other descriptors."""
+    """The attributes of a class, its methods among them, but for what Python keeps there."""
 
     __slots__ = ("_kind", "entries")
 
@@ -123,8 +202,7 @@ class ClassEntries:
         return {
             name: value
             for name, value in vars(self._kind).items()
-            if not (name.startswith("__") or name == "_abc_impl")
-            and not (callable(value) or hasattr(type(value), "__get__"))
+            if name not in _OF_PYTHON and not hasattr(value, "cache_info")  # set aside instead
         }
 
     def fill(self, choose: Callable[[Any], Any]) -> None:
@@ -152,6 +230,24 @@ class Cells:
         """Put back what is chosen."""
         for name, item in self.entries.items():
             self._cells[name].cell_contents = choose(item)
+
+
+class Defaults:
+    """The default arguments of a function."""
+
+    __slots__ = ("_function", "entries")
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        kept = {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")}
+        self.entries: dict[str, Any] = {name: value for name, value in kept.items() if value}
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        """Put back what is chosen."""
+        for name, item in self.entries.items():
+            chosen = choose(item)
+            if getattr(self._function, name) is not chosen:
+                setattr(self._function, name, chosen)
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -194,21 +290,30 @@ def _strings(slots: Any) -> tuple[str, ...]:
 
 def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
     """Give a dictionary these entries again, in this order; write only if something differs."""
+    kind = _kind_of(value)
+    keys = [*kind.__iter__(value)]
     if (
-        len(value) == len(entries)
-        and all(map(is_, value, entries))
-        and all(map(is_, value.values(), entries.values()))
+        len(keys) == len(entries)
+        and all(map(is_, keys, entries))
+        and all(map(is_, kind.values(value), entries.values()))
     ):
         return
-    for key in [key for key in value if key not in entries]:
-        del value[key]
+    for key in keys:
+        if key not in entries:
+            kind.__delitem__(value, key)
     _assign(value, entries)
-    if [*value] != [*entries]:  # an entry was removed and came back
-        value.clear()
+    if [*kind.__iter__(value)] != [*entries]:  # an entry was removed and came back
+        kind.clear(value)
         _assign(value, entries)
 
 
 def _assign(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
     """Set entries one by one: to a Counter, ``update`` would add them."""
+    kind = _kind_of(value)
     for key in entries:
-        value[key] = entries[key]
+        kind.__setitem__(value, key, entries[key])
+
+
+def _kind_of(value: dict[Any, Any]) -> Any:
+    """Whose methods to call: those of a class of the user's may do more than Python's."""
+    return OrderedDict if isinstance(value, OrderedDict) else dict

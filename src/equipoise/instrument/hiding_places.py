@@ -6,10 +6,12 @@ assign, read or cache in their file.
 
 from __future__ import annotations
 
+import argparse
 import array
 import dis
 import functools
 import random
+import sys
 import sysconfig
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 
 from equipoise.instrument.containers import (
     ClassEntries,
+    Defaults,
     Entries,
     Place,
     Slots,
@@ -42,8 +45,8 @@ _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
 # anything, such as a dictionary that makes its values when it is asked for them.
 _KEPT_IN_A_FILE = frozenset((
     dict, OrderedDict, defaultdict, Counter, list, deque, set, bytearray, array.array,
-    types.SimpleNamespace, Tensor, np.ndarray, torch.Generator, np.random.Generator,
-    np.random.RandomState, random.Random,
+    types.SimpleNamespace, argparse.Namespace, Tensor, np.ndarray, torch.Generator,
+    np.random.Generator, np.random.RandomState, random.Random,
 ))  # fmt: skip
 
 
@@ -68,15 +71,11 @@ def own_attributes(model: nn.Module) -> Iterator[Named]:
         for attribute, value in container.entries.items():
             yield f"{place}.{attribute}", value
     for function in functions:
-        place = function.__qualname__
-        kept = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        yield from ((f"a default of {place}", value) for value in kept)
         if _is_installed(function.__code__.co_filename):
             continue
-        for name in _read_globals(function.__code__):
-            value = function.__globals__.get(name)
-            if type(value) in _KEPT_IN_A_FILE:
-                yield f"{function.__module__}.{name}", value
+        for name, value in _globals_of(function):
+            if type(value) in _KEPT_IN_A_FILE or _is_of_a_user(type(value)):
+                yield name, value
 
 
 def _is_installed(file: str) -> bool:
@@ -109,19 +108,35 @@ def _hidden_places(
         slots = slots_of(type(module))
         if slots:
             yield name or type(module).__name__, Slots(module, slots)
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and not hasattr(tensor, "__tensor_flatten__"):
+                yield f"{name}.{key}", Entries(vars(tensor))
     for kind in kinds:
         yield kind.__name__, ClassEntries(kind)
     for function in functions:
         yield function.__qualname__, Entries(function.__dict__)
+        yield f"a default of {function.__qualname__}", Defaults(function)
         assigned = _assigned_globals(function.__code__)
         if assigned:
             yield function.__module__ or "", SomeEntries(function.__globals__, assigned)
+        for name, value in _globals_of(function):
+            if isinstance(value, type) and _is_of_a_user(value) and value not in kinds:
+                yield name, ClassEntries(value)
+        for file in _modules_of(function):
+            assigned = _assigned_attributes(function.__code__)
+            if assigned:
+                yield file.__name__, SomeEntries(vars(file), assigned)
 
 
 def _kinds_of(modules: Iterable[nn.Module]) -> dict[type, None]:
     """The users' classes of modules, in order."""
     kinds = dict.fromkeys(map(type, modules))  # of which there are few
-    return dict.fromkeys(k for kind in kinds for k in kind.__mro__ if _is_of_a_user(k))
+    return dict.fromkeys(
+        k
+        for kind in kinds
+        for k in kind.__mro__
+        if issubclass(k, nn.Module) and not _is_of_a_framework(k)
+    )
 
 
 def _functions_of(kinds: Iterable[type]) -> dict[types.FunctionType, None]:
@@ -143,14 +158,38 @@ def _functions_of(kinds: Iterable[type]) -> dict[types.FunctionType, None]:
             if is_of_others(value.__globals__.get("__name__", "").partition(".")[0]):
                 continue  # a decorator of theirs, which bears the function's name
             found[value] = None
-            called = (value.__globals__.get(name) for name in _read_globals(value.__code__))
-            waiting += [
-                other
-                for other in called
-                if isinstance(other, types.FunctionType | _Cached)
-                and other.__module__ == value.__module__
-            ]
+            for _, other in _globals_of(value):
+                if isinstance(other, types.FunctionType | _Cached):
+                    if other.__module__ == value.__module__ or _is_users(other.__module__):
+                        waiting.append(other)
+                elif _is_of_a_user(kind := other if isinstance(other, type) else type(other)):
+                    waiting += vars(kind).values()
     return found
+
+
+def _globals_of(function: types.FunctionType) -> Iterator[Named]:
+    """Global variables that a function reads, in its file and in those that it names."""
+    for name in _read_globals(function.__code__):
+        if name in function.__globals__:
+            yield f"{function.__module__}.{name}", function.__globals__[name]
+    for module in _modules_of(function):
+        for name in _named(function.__code__):
+            if name in vars(module):
+                yield f"{module.__name__}.{name}", vars(module)[name]
+
+
+def _modules_of(function: types.FunctionType) -> Iterator[types.ModuleType]:
+    """The user's own files that a function names as modules."""
+    names = _named(function.__code__)
+    waiting = [function.__globals__.get(name) for name in _read_globals(function.__code__)]
+    seen: set[int] = set()
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, types.ModuleType) and id(module) not in seen:
+            seen.add(id(module))
+            if _is_users(module.__name__):
+                yield module
+                waiting += [vars(module).get(name) for name in names]
 
 
 def function_caches(model: nn.Module) -> list[tuple[type | dict[str, Any], str, Any]]:
@@ -196,15 +235,41 @@ def _put(place: type | dict[str, Any], name: str, value: Any) -> None:
         setattr(place, name, value)
 
 
-def _is_of_a_user(kind: type) -> bool:
+def _is_of_a_framework(kind: type) -> bool:
     own = kind.__module__.partition(".")[0]
-    return issubclass(kind, nn.Module) and not is_of_others(own) and own != "equipoise"
+    return own == "equipoise" or is_of_others(own)
+
+
+def _is_of_a_user(kind: type) -> bool:
+    """Whether a class is of a file of the user's own, and no module."""
+    return not issubclass(kind, nn.Module) and _is_users(kind.__module__)
+
+
+def _is_users(name: str | None) -> bool:
+    """Whether a module is a file of the user's own: neither installed nor of a framework."""
+    if not name or name.partition(".")[0] == "equipoise" or is_of_others(name.partition(".")[0]):
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is not None and not _is_installed(file)
 
 
 @functools.cache
 def _assigned_globals(code: types.CodeType) -> tuple[str, ...]:
     """Global variables that a function or a function inside it assigns."""
     return _globals(code, "STORE_GLOBAL")
+
+
+@functools.cache
+def _assigned_attributes(code: types.CodeType) -> tuple[str, ...]:
+    """Attributes, such as variables of other files, that a function assigns."""
+    return _globals(code, "STORE_ATTR")
+
+
+@functools.cache
+def _named(code: types.CodeType) -> tuple[str, ...]:
+    """Names of variables and attributes that a function or a function inside it uses."""
+    inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return tuple(dict.fromkeys((*code.co_names, *(n for c in inside for n in _named(c)))))
 
 
 @functools.cache

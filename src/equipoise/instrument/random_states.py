@@ -160,6 +160,8 @@ def _source(generator: OwnGenerator) -> _Source:
         case np.random.Generator():
             bits = generator.bit_generator
             return _Source(lambda: bits.state, partial(setattr, bits, "state"))
+        case np.random.BitGenerator():
+            return _Source(lambda: generator.state, partial(setattr, generator, "state"))
         case np.random.RandomState():
             return _Source(partial(generator.get_state, legacy=False), generator.set_state)
         case random.Random():

@@ -7,8 +7,11 @@ arrays are the leaves, which have values of their own; for a while copies may st
 
 from __future__ import annotations
 
+import argparse
 import array
+import ctypes
 import functools
+import io
 import queue
 import random
 import sys
@@ -25,13 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from equipoise.instrument.containers import (
     Container,
     Elements,
     Entries,
+    Memory,
     Place,
+    Text,
+    Waiting,
     attributes_of,
     itself,
     of_function,
@@ -39,7 +47,11 @@ from equipoise.instrument.containers import (
 from equipoise.records.wording import first_sentence
 
 OwnGenerator: TypeAlias = (
-    torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+    torch.Generator
+    | np.random.Generator
+    | np.random.RandomState
+    | np.random.BitGenerator
+    | random.Random
 )
 Named: TypeAlias = tuple[str, Any]
 # What stands in for a tensor or an array, by the id of the original.
@@ -52,11 +64,16 @@ CONSTANT = (
     int, float, complex, str, bytes, type(None), range, slice, type, frozenset, types.FunctionType,
     types.BuiltinFunctionType, types.ModuleType, types.MappingProxyType, np.generic, np.dtype,
     torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format,
+    property, staticmethod, classmethod, functools.cached_property, types.MemberDescriptorType,
+    types.GetSetDescriptorType,
 )  # fmt: skip
 _CONSTANT_TYPES = frozenset((*CONSTANT, bool))
 _WRITTEN_WHOLE = (list, deque, set, bytearray, array.array)
 # What surrounds a model, and is not its state.
-_SURROUNDINGS = (Optimizer, DataLoader, Dataset, Sampler)
+_SURROUNDINGS = (DataLoader, Dataset, Sampler)
+# PyTorch's objects that a model may use in its forward pass, as in an inner training.
+_OF_TORCH = (Optimizer, LRScheduler, torch.amp.GradScaler)
+_OF_C = ctypes.c_int.__mro__[-2]
 _FRAMEWORKS = frozenset(
     {"torch", "numpy", "lightning", "lightning_fabric", "pytorch_lightning", "accelerate"}
 )
@@ -65,7 +82,9 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 # What they are made of is looked at; they themselves do not change.
 _TRANSPARENT = (types.MethodType, functools.partial, weakref.ref, OwnGenerator)
 _WALKED = (
-    types.SimpleNamespace, queue.Queue, threading.local,
+    types.SimpleNamespace, argparse.Namespace, queue.Queue, threading.local,
+    io.StringIO, io.BytesIO, _OF_C, np.random.SeedSequence, *_OF_TORCH,
+    queue.SimpleQueue, _BaseDataLoaderIter,
     weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
 )  # fmt: skip
 
@@ -124,21 +143,29 @@ class SavedObjects:
                 ) from error
 
     def _save(self, place: str, value: Any, save_tensor: Callable[[Tensor], Leaf]) -> None:
+        if isinstance(value, _BaseDataLoaderIter):
+            raise TypeError("what was taken from it cannot be put back")
         if isinstance(value, Tensor):
             self._leaves[id(value)] = save_tensor(value)
         elif isinstance(value, np.ndarray):
             self._leaves[id(value)] = _SavedArray(value)
         elif isinstance(value, tuple):
             self._tuples[id(value)] = value
-        elif is_iterator(value):
+        elif _is_moved_on(value):
             self._iterators[id(value)] = value, _copied(value)
         elif isinstance(value, dict):
             self._containers.append(Entries(value))
         elif isinstance(value, _WRITTEN_WHOLE):
             self._containers.append(Elements(value))
+        elif isinstance(value, io.StringIO | io.BytesIO):
+            self._containers.append(Text(value))
+        elif isinstance(value, queue.SimpleQueue):
+            self._containers.append(Waiting(value))
+        elif isinstance(value, _OF_C):
+            self._containers.append(Memory(value))
         elif isinstance(value, types.FunctionType):
             self._containers.extend(of_function(value))
-        elif not isinstance(value, _TRANSPARENT):
+        if not isinstance(value, (types.FunctionType, *_TRANSPARENT)):
             self._containers.extend(attributes_of(value))
 
     def replacements(self) -> dict[int, Any]:
@@ -229,6 +256,8 @@ def _is_left_alone(value: Any) -> bool:
         return isinstance(value, random.SystemRandom)  # it has no state
     if isinstance(value, (*_WRITTEN_WHOLE, *_WALKED, types.MethodType, functools.partial)):
         return False
+    if type(value).__module__ == "multiprocessing.sharedctypes":
+        return False
     if isinstance(value, types.FunctionType):
         return not _keeps_something(value)
     if isinstance(value, (*CONSTANT, *_SURROUNDINGS)):
@@ -236,6 +265,12 @@ def _is_left_alone(value: Any) -> bool:
     if is_iterator(value):
         return False
     return is_of_others(type(value).__module__.partition(".")[0])
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether a look at it does not tell if it was used, as :func:`contents` would need to."""
+    kinds = (io.StringIO, io.BytesIO, queue.SimpleQueue, _OF_C, _BaseDataLoaderIter)
+    return _is_moved_on(value) or isinstance(value, kinds)
 
 
 def contents(value: Any) -> list[Any]:
@@ -273,11 +308,15 @@ def is_iterator(value: Any) -> bool:
 
 def _parts(place: str, value: Any) -> list[Named]:
     """What a value consists of, without constants."""
+    found: list[Named] = []
     if isinstance(value, dict):
-        keys = [(f"a key of {place}", k) for k in value if _may_change(k)]
-        return [(f"{place}[{_key(k)}]", v) for k, v in value.items() if _may_change(v)] + keys
-    if isinstance(value, list | tuple | deque | set):
-        return [(f"{place}[{i}]", v) for i, v in enumerate(value) if _may_change(v)]
+        entries = Entries(value).entries
+        found = [(f"{place}[{_key(k)}]", v) for k, v in entries.items() if _may_change(v)]
+        found += [(f"a key of {place}", k) for k in entries if _may_change(k)]
+    elif isinstance(value, list | tuple | deque | set):
+        found = [(f"{place}[{i}]", v) for i, v in enumerate(value) if _may_change(v)]
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        found = [(f"{place}[{i}]", v) for i, v in enumerate(value.flat) if _may_change(v)]
     if isinstance(value, types.MethodType):
         return [(place, value.__self__)]
     if isinstance(value, functools.partial):
@@ -285,12 +324,17 @@ def _parts(place: str, value: Any) -> list[Named]:
         return [(place, item) for item in items if _may_change(item)]
     if isinstance(value, weakref.ref):
         return [(place, value())]
-    if isinstance(value, Tensor | np.ndarray | OwnGenerator) or is_iterator(value):
+    if isinstance(value, OwnGenerator) or _is_moved_on(value):
         return []
     function = isinstance(value, types.FunctionType)
     parts = of_function(value) if function else attributes_of(value)
-    entries = [entry for part in parts for entry in part.entries.items()]
-    return [(f"{place}.{name}", item) for name, item in entries if _may_change(item)]
+    named = [entry for part in parts for entry in part.entries.items()]
+    return found + [(f"{place}.{name}", item) for name, item in named if _may_change(item)]
+
+
+def _is_moved_on(value: Any) -> bool:
+    """Whether its place changes with its use, and cannot be set: a copy takes its place."""
+    return is_iterator(value) or isinstance(value, np.random.SeedSequence)
 
 
 def _key(key: Any) -> str:
@@ -327,6 +371,8 @@ class _SavedArray:
 
 def _copied(iterator: Any) -> Any:
     """An iterator over the same objects, at the same place; a generator raises ``TypeError``."""
+    if isinstance(iterator, np.random.SeedSequence):
+        return type(iterator)(**iterator.state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of itertools, from Python 3.12 on
         make, arguments, *state = iterator.__reduce__()

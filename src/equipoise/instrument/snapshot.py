@@ -20,6 +20,7 @@ from equipoise.instrument.hiding_places import (
     own_attributes,
 )
 from equipoise.instrument.observers import observers_paused
+from equipoise.instrument.process_state import ProcessState
 from equipoise.instrument.random_states import RandomStates
 from equipoise.instrument.saved_objects import (
     OF_EVERY_MODULE,
@@ -43,7 +44,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Restored are parameters and buffers (values, memory and identity), gradients,
     ``requires_grad``, training modes, hooks, submodules, all other attributes of modules with the
     contents of containers and objects, slots, attributes of their classes, global variables that
-    their methods assign, and all :class:`RandomStates` of the model. Inside the block, compiled
+    their methods assign or keep, the :class:`.ProcessState`, and all :class:`RandomStates` of
+    the model. Inside the block, compiled
     models run uncompiled, observers are paused, and cached methods begin with empty caches.
 
     Raises:
@@ -59,7 +61,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     refuse_lazy(model)
     refuse_scripted(model)
-    random_states, modules = RandomStates(model), ModuleStates(model)
+    process, random_states, modules = ProcessState(), RandomStates(model), ModuleStates(model)
     parameters = SavedParameters(model, copy_gradients=True)
     try:
         with (
@@ -73,6 +75,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     finally:
         # Autocast caches casts by parameter and does not notice that its values change.
         torch.clear_autocast_cache()
+        process.restore()
         random_states.restore()
         modules.restore()
         parameters.restore()
@@ -82,11 +85,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
 def surroundings_kept(model: nn.Module) -> Iterator[None]:
     """Restore what a model shares with its copies, while copies are trained inside the block.
 
-    These are the random states of PyTorch, NumPy and Python, attributes of its modules' classes,
-    and global variables that their methods assign. The model itself is not restored.
+    These are random states, the :class:`.ProcessState`, attributes of its modules' classes, and
+    what functions keep: closures, default arguments and global variables. Parameters and buffers
+    are not restored.
 
     Raises:
-        ValueError: If a class has an attribute that cannot be copied.
+        ValueError: If something of it cannot be copied.
 
     Examples:
         >>> model = nn.Dropout()
@@ -95,11 +99,13 @@ def surroundings_kept(model: nn.Module) -> Iterator[None]:
         >>> bool((model(torch.ones(8)) == first).all())
         True
     """
-    random_states = RandomStates(model)
-    shared = SavedObjects((), set(), SavedTensor, hidden_places(model))
+    process, random_states = ProcessState(), RandomStates(model)
+    places = own_attributes(model), registered(model), SavedTensor, hidden_places(model)
+    shared = SavedObjects(*places)
     try:
         yield
     finally:
+        process.restore()
         random_states.restore()
         shared.restore()
 
@@ -127,12 +133,14 @@ def parameters_restored(
         True
     """
     refuse_scripted(model)
-    random_states, parameters = RandomStates(model), SavedParameters(model, others)
+    process, random_states = ProcessState(), RandomStates(model)
+    parameters = SavedParameters(model, others)
     parameters.remove_gradients()
     try:
         with eager(model), torch.inference_mode(False):
             yield parameters
     finally:
+        process.restore()
         random_states.restore()
         parameters.restore()
 
@@ -210,7 +218,7 @@ class SavedTensor:
             self.tensor.data = self.values.clone()
             return
         strided = self.tensor.layout is torch.strided  # others have no pointer
-        if strided and self.tensor.data_ptr() != self.memory.data_ptr():
+        if strided and _place_of(self.tensor) != _place_of(self.memory):
             self.tensor.data = self.memory
         memory, values = self._once(self.memory), self._once(self.values)
         if memory.is_inference():  # such as a buffer that was assigned in inference mode
@@ -222,7 +230,9 @@ class SavedTensor:
     def replacement(self) -> Tensor:
         """A new tensor with the saved values, expanded as the original is."""
         once = self._once(self.values)
-        return once.clone() if once is self.values else once.clone().expand_as(self.values)
+        made = once.clone() if once is self.values else once.clone().expand_as(self.values)
+        vars(made).update(vars(self.tensor))  # what a class of the user's keeps
+        return made
 
     def _once(self, tensor: Tensor) -> Tensor:
         """The elements with a place in memory of their own; an expanded tensor has fewer."""
@@ -230,6 +240,11 @@ class SavedTensor:
             return tensor
         strides = self.memory.stride()
         return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)]
+
+
+def _place_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Which memory a tensor shows, and as which shape."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 class _SavedParameter:
@@ -287,6 +302,7 @@ class ModuleStates:
         with torch.inference_mode(False):  # an inference tensor could not enter a graph
             self._buffers = {id(buffer): SavedTensor(buffer) for buffer in buffers}
             self._tensors: list[Tensor] = [copy.tensor for copy in self._buffers.values()]
+            self._without_copies: list[_SavedParameter] = []
             self._objects = SavedObjects(
                 own_attributes(model),
                 registered(model),
@@ -296,8 +312,11 @@ class ModuleStates:
         self._caches = function_caches(model)
 
     def _saved_tensor(self, tensor: Tensor) -> _SavedParameter:
+        saved = _SavedParameter(tensor, copy_gradient=True)
         self._tensors.append(tensor)
-        return _SavedParameter(tensor, copy_gradient=True)
+        if tensor.requires_grad:
+            self._without_copies.append(saved)
+        return saved
 
     def versions_kept(self) -> AbstractContextManager[None]:
         """Leave the version counters of buffers and attributes as they are inside the block."""
@@ -330,6 +349,8 @@ class ModuleStates:
         for state in self._modules:
             state.restore(replacements, choose)
         self._objects.fill(replacements)
+        for saved in self._without_copies:
+            saved.copy.restore()
 
 
 class _ModuleState:

@@ -14,7 +14,7 @@ from equipoise.instrument.saved_objects import (
     CONSTANT,
     OF_EVERY_MODULE,
     contents,
-    is_iterator,
+    is_opaque,
     reachable,
     registered,
 )
@@ -69,7 +69,7 @@ def _state(module: nn.Module, recorder: Any) -> list[Any] | None:
     """
     fixed = registered(module) | {id(recorder)}
     reached = [value for _, value in reachable(own_attributes(module), fixed)]
-    if any(map(is_iterator, reached)):
+    if any(map(is_opaque, reached)):
         return None
     state: list[Any] = []
     for inner in module.modules():
