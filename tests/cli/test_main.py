@@ -200,6 +200,23 @@ class TestCodeOfTheUserThatFailsLate:
         assert "late.py:5 in loss" in line
 
 
+def test_a_folder_that_has_been_deleted_is_told_in_one_line(equipoise, monkeypatch, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    found = equipoise("checkup", "nets.py:build")
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert "the current folder has been deleted" in found.err
+
+
+def test_a_link_to_nowhere_is_refused_before_anything_is_measured(equipoise, folder):
+    (folder / "link").symlink_to("nowhere")
+    found = equipoise("checkup", "--out", "link")
+    assert found.code == 2
+    assert "'link': it is a link to a place that is not there" in found.err
+
+
 @pytest.mark.parametrize("seeds", ["0", "999999999999", "many"])
 def test_numbers_that_would_never_end_are_refused_at_once(equipoise, seeds):
     found = equipoise("checkup", "--seeds", seeds)

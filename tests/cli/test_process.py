@@ -138,6 +138,21 @@ def test_without_a_standard_output_the_report_is_written(folder, part):
     assert (part / "report.html").is_file()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a process without standard error")
+def test_without_a_standard_error_the_report_is_printed(folder, part):
+    """As in ``equipoise report part 2>&-``; what is wrong is told by the exit code alone."""
+    for arguments, code in (((*REPORT,), 130), (("report", "absent"), 2)):
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            preexec_fn=partial(os.close, 2),
+        )
+        assert (done.returncode, bool(done.stdout)) == (code, code == 130)
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_full_standard_output_is_said_in_one_line(folder, part, form):

@@ -133,6 +133,8 @@ def check_writable(path: Path) -> None:
         )
     try:
         os.path.lexists(path)  # a name may be too long to ask for
+        if path.is_symlink() and not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "it is a link to a place that is not there")
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")

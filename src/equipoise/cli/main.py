@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -148,6 +149,9 @@ def _meant(stray: str, parser: argparse.ArgumentParser, command: Command) -> str
 
 def _guarded(command: Command, args: argparse.Namespace) -> int:
     """Run a subcommand; expected errors become one line and an exit code."""
+    if not _is_somewhere():
+        _complain(args, "the current folder has been deleted. Change to one that is there.")
+        return _BAD_INPUT
     try:
         return _run(command, args)
     except (ValueError, ChildProcessError) as error:
@@ -177,6 +181,15 @@ def _guarded(command: Command, args: argparse.Namespace) -> int:
             raise
         _complain(args, in_one_line(error, place))
         return _NOT_WRITTEN if no_room else _BAD_INPUT
+
+
+def _is_somewhere() -> bool:
+    """Whether there is a current folder, which everything reads and writes beside."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:

@@ -63,6 +63,7 @@ def prepare_streams() -> None:
         if stream is None:
             devnull = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
             setattr(sys, name, devnull)
+            setattr(sys, f"__{name}__", devnull)  # lives on where another takes its buffer
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
