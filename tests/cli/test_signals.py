@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from equipoise.cli import main
+from equipoise.cli import checkup, main
 from equipoise.cli.signals import EndsSoon
 from support.forked_ranks import server
 
@@ -30,16 +30,69 @@ def swallowing(ready):
                 continue
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 def test_an_exception_that_is_swallowed_still_ends_the_process(tmp_path, number, code):
     ready = tmp_path / "ready"
     process = server().Process(target=swallowing, args=(ready,))
     process.start()
     while not ready.exists():
         time.sleep(0.01)
-    os.kill(process.pid, number)
+    os.kill(process.pid, getattr(signal, number))
     process.join(30)
     assert process.exitcode == code
+
+
+def keeps_what_was_finished(kept):
+    """A command that is terminated in the middle, and again while its result is written."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def run(_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            return SimpleNamespace(interrupted=True)
+
+    def save(result, _):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.raise_signal(number)
+        kept.touch()
+        return kept
+
+    main._commands = lambda: ({"toy": command}, {})
+    command = SimpleNamespace(
+        __doc__="Wait.", configure=lambda parser: None, run=run, save=save,
+        show=lambda *_: None, ENDS_WITHIN=checkup.ENDS_WITHIN,
+    )  # fmt: skip
+    sys.argv = ["equipoise", "toy"]
+    raise SystemExit(main.main())
+
+
+def test_a_terminated_command_writes_what_was_finished(tmp_path):
+    """And the signals after the first do not keep it from that."""
+    process = server().Process(target=keeps_what_was_finished, args=(tmp_path / "kept",))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 143
+    assert (tmp_path / "kept").exists()
+
+
+def terminates_its_child():
+    with EndsSoon(0.1, last=True):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        time.sleep(0.3)
+    os._exit(os.WTERMSIG(status))
+
+
+def test_the_end_of_a_forked_process_is_not_that_of_its_parent():
+    """As of a worker of the user's that reads data; it ends as without the block."""
+    process = server().Process(target=terminates_its_child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == signal.SIGTERM
 
 
 @pytest.mark.parametrize("within", [None, 5.0])

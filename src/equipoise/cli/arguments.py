@@ -27,6 +27,9 @@ _ROOM = 4 * 2**20
 _DEEPEST, _LONGEST = 200, 200
 # Of the default model: its gradients differ by e^26, and about 41 of its 63 blocks could train.
 DEPTH = 64
+# Seconds after a signal in which a check-up or a probe reports what was finished: two or three as
+# a rule, of which a busy machine makes more.
+REPORTED_WITHIN = 20.0
 # Where a check-up writes, and where its report is looked for.
 DIRECTORY = "equipoise-report"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.cli.arguments import (
     DIRECTORY,
+    REPORTED_WITHIN,
     add_forms,
     add_inputs,
     check_writable,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # --help does not wait for torch
     from equipoise.diagnosis.record import Checkup
 
 
+ENDS_WITHIN = REPORTED_WITHIN
 # Seeds of --smoothness, at most: its trainings are measured on the way, which takes longer.
 _MOST_TRAININGS = 3
 # Budget of --fix for the default model.

@@ -54,7 +54,7 @@ class Command(Protocol):
     Other packages add theirs through the entry-point group ``equipoise.commands``. A module may
     also have ``save(result, args) -> Path``, which runs before anything is printed,
     ``verify(result, args)``, which raises at the very end if the result is a failure,
-    ``ENDS_WITHIN``, the most seconds from SIGINT or SIGTERM to the end of the process, and
+    ``ENDS_WITHIN``, the most seconds from SIGINT, SIGTERM or SIGHUP to the end, and
     ``WORDS_BELONG_TO``, the option that is suggested for words without one.
     """
 

@@ -6,13 +6,15 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.cli.arguments import add_inputs, check_writable, whole
+from equipoise.cli.arguments import REPORTED_WITHIN, add_inputs, check_writable, whole
 from equipoise.cli.imports import import_at_once
 
 if TYPE_CHECKING:  # --help does not wait for torch
     from rich.console import Console
 
     from equipoise.diagnosis.record import Probe
+
+ENDS_WITHIN = REPORTED_WITHIN
 
 
 def configure(parser: ArgumentParser) -> None:

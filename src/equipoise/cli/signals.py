@@ -1,4 +1,4 @@
-"""End soon after SIGINT or SIGTERM, without a traceback, with the exit code of a shell."""
+"""End soon after SIGINT, SIGTERM or SIGHUP, without a traceback, with the exit code of a shell."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# By convention 128 plus the signal's number: 130 and 143.
+# By convention 128 plus the signal's number: 130, 143 and 129.
 _CODE = 128
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+# A closed terminal sends SIGHUP, which Windows does not know.
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 # Seconds after which what could not be raised is: then it can.
 _SOON = 0.02
-_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 
 
 class EndsSoon:
-    """Inside the block, SIGINT or SIGTERM raises KeyboardInterrupt, and soon ends the process.
+    """Inside the block, SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, and soon all ends.
 
     The exception may be lost in a library that catches everything, or wait for minutes while a
     compiled function runs. So a thread, which the signal wakes by a socket, ends the process if
     it has not ended itself by then. Signals after the first are ignored.
 
     Only the main thread may decide about signals; elsewhere, and where a signal is ignored
-    (``nohup``), nothing changes.
+    (``nohup``), nothing changes. Processes that are forked in the block have the signals as they
+    were before it: theirs do not end this one.
 
     Args:
         within: Seconds from the signal to the end at the latest; ``None`` for no change at all.
@@ -41,6 +45,7 @@ class EndsSoon:
         self._received: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
         self._socket: socket.socket | None = None
+        self._waiting: set[signal.Signals | int] = set()
 
     @property
     def code(self) -> int | None:
@@ -50,7 +55,7 @@ class EndsSoon:
     @property
     def words(self) -> str:
         """What the signal did."""
-        return _WORDS[self._received or signal.SIGINT]
+        return _WORDS[(self._received or signal.SIGINT).name]
 
     def __enter__(self) -> EndsSoon:
         if self._within is None or threading.current_thread() is not threading.main_thread():
@@ -60,6 +65,12 @@ class EndsSoon:
         signal.set_wakeup_fd(self._socket.fileno(), warn_on_full_buffer=False)
         watch = threading.Thread(target=self._watch, args=(reader, self._within), daemon=True)
         watch.start()
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(
+                before=self._hold,
+                after_in_parent=self._go_on,
+                after_in_child=self._leave,
+            )
         for number in _ENDING:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self._handlers[number] = signal.signal(number, self._receive)
@@ -75,6 +86,28 @@ class EndsSoon:
             signal.signal(number, signal.SIG_DFL if self._last else handler)
         signal.set_wakeup_fd(-1)
         self._socket.close()  # ends the thread
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the block has begun and not ended."""
+        return self._socket is not None and self._socket.fileno() != -1
+
+    def _hold(self) -> None:
+        """Let signals wait while a process is forked."""
+        if self._is_inside:
+            self._waiting = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def _go_on(self) -> None:
+        if self._is_inside:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._waiting)
+
+    def _leave(self) -> None:
+        """Take no part in signals any more, in a process that has been forked."""
+        if self._is_inside:
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+        self._go_on()
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self._received is None:
