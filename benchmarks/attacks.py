@@ -123,6 +123,40 @@ def backward_loss(model, batch):
 def exiting_loss(model, batch):
     raise SystemExit(0)
 
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+def raising(error):
+    def loss(model, batch):
+        raise error
+    return loss
+
+circular, other = RuntimeError("causes in a circle"), RuntimeError("b")
+circular.__cause__, other.__cause__ = other, circular
+ending_loss, silent_loss = raising(GeneratorExit("gone")), raising(Silent())
+circular_loss, wordy_loss = raising(circular), raising(ValueError("so " * 3_000_000))
+
+class Killed(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        if index == 37:
+            import os
+            os.kill(os.getpid(), 9)
+        return torch.randn(64), index % 10
+
+killed = torch.utils.data.DataLoader(Killed(), batch_size=16, num_workers=1)
+
+class ClosesOutput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = build()
+    def forward(self, x):
+        import sys
+        sys.stdout.close()
+        return self.inner(x)
+
 calls = []
 
 def late_loss(model, batch):
@@ -316,6 +350,11 @@ ATTACKS = (
     late("a loss that goes backward", r"call backward\(\) itself", loss="user.py:backward_loss"),
     late("a loss that exits", r"exits with 0.*user\.py:\d+", loss="user.py:exiting_loss"),
     late("a loss that fails later", r"while .*ninth.*user\.py:\d+", loss="user.py:late_loss"),
+    late("no Exception", r"GeneratorExit: gone.*user\.py:\d+", loss="user.py:ending_loss"),
+    late("no text", r"Silent: .*no text.*user\.py:\d+", loss="user.py:silent_loss"),
+    late("causes in a circle", r"a circle.*user\.py:\d+", loss="user.py:circular_loss"),
+    late("megabytes of text", r"\A.{,5000}user\.py:\d+ in", loss="user.py:wordy_loss"),
+    late("a worker that is killed", "worker|Connection", data="user.py:killed"),
     late("no iterator", "could not be iterated over", data="user.py:no_iterator"),
     late("no length", "could not tell its length", data="user.py:no_length"),
     late("a batch inside itself", "holds itself", data="user.py:inside_itself"),
@@ -335,6 +374,7 @@ ATTACKS = (
     odd("a buffer on the meta device", "buffer_on_meta", "meta device"),
     odd("weights of inference mode", "for_inference", "inference_mode"),
     odd("sparse outputs", "SparseOutputs", r"outputs are sparse .take .to_dense"),
+    odd("standard output closed", "ClosesOutput", "", (0,)),
     odd("an exit", "exits", "exit|SystemExit"),
     absurd("unknown device", "hpu", "checkup", "user.py:build", "--device", "hpu"),
     absurd("no device", "nowhere", "checkup", "user.py:build", "--device", "nowhere"),
@@ -355,6 +395,7 @@ ATTACKS = (
     absurd("a report that is not there", "absent", "report", "absent"),
     absurd("a report of 5,000 letters", "cannot read", "report", "x" * 5000),
     absurd("a folder 1,500 deep", "folders deep", *CHECKUP, "--out", "x/" * 1500),
+    absurd("a link to nowhere", "a link to a place", *CHECKUP, "--out", "link"),
     absurd("an unknown figure", "no experiment", "reproduce", "yang2019.fig99"),
     absurd("no workers", "jobs", *REPRODUCE, "--jobs", "0"),
     absurd("part 5 of 2", "5/2", *REPRODUCE, "--shard", "5/2"),
@@ -375,6 +416,7 @@ def prepare(folder: Path, *, report: bool) -> None:
     """Write what the attacks name, and perhaps a report whose page is still to be made."""
     (folder / "user.py").write_text(USER, "utf-8")
     (folder / "evil.pt").write_bytes(pickle.dumps(Program()))
+    (folder / "link").symlink_to("nowhere")
     (folder / "bad").mkdir()
     (folder / "bad" / "report.json").write_text('{"schema": 5, "verdict": 3}', "utf-8")
     if report:

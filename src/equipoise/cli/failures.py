@@ -77,4 +77,8 @@ def failed_in_torch(error: BaseException) -> bool:
     """
     frames = traceback.extract_tb(error.__traceback__)
     folder = f"{os.sep}torch{os.sep}"
-    return bool(frames) and folder in frames[-1].filename and hasattr(error, "__notes__")
+    # What tells that a loader's worker has died may come anywhere, as a signal does.
+    by_loader = f"{folder}utils{os.sep}data{os.sep}"
+    if not frames or folder not in frames[-1].filename:
+        return False
+    return hasattr(error, "__notes__") or by_loader in frames[-1].filename

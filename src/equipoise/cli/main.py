@@ -29,7 +29,13 @@ from equipoise.cli.failures import (
 from equipoise.cli.flags import in_flags
 from equipoise.cli.imports import added_commands
 from equipoise.cli.signals import EndsSoon, not_lost
-from equipoise.cli.streams import Unfailing, prepare_streams, printing_to_stderr, until_closed
+from equipoise.cli.streams import (
+    Unfailing,
+    prepare_streams,
+    printing_to_stderr,
+    surroundings_given_back,
+    until_closed,
+)
 from equipoise.records.exceptions import exit_in_words, text_of
 
 # Subcommands of other packages: named here to say how to get them.
@@ -196,7 +202,8 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     failure: ValueError | None = None
     with printing_to_stderr() if args.json else contextlib.nullcontext():
         try:
-            result = command.run(args)  # user code may print
+            with surroundings_given_back():
+                result = command.run(args)  # user code may print
         except ValueError as error:  # it may hold what was finished before
             result, failure = getattr(error, "finished", None), error
             if result is None:

@@ -79,6 +79,9 @@ class EndsSoon:
     def __exit__(self, *_: object) -> None:
         if self._received is not None:
             gc.freeze()  # Python's last collection takes a second for PyTorch's objects
+            if self._last:  # Python would make them end it with another code
+                for number in self._handlers:
+                    signal.signal(number, signal.SIG_IGN)
             return  # what is left of the process ends in time, too
         if self._socket is None:
             return

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -25,6 +27,45 @@ def printing_to_stderr() -> Iterator[None]:
         os.dup2(2, 1)
         stack.callback(os.dup2, kept, 1)
         yield
+
+
+@contextlib.contextmanager
+def surroundings_given_back() -> Iterator[None]:
+    """Give back the streams and the folder that the user's code has closed, replaced or left.
+
+    So is the handler by which PyTorch raises an exception, wherever the program is, once the
+    worker of a loader has died.
+    """
+    folder, before = os.getcwd(), (sys.stdout, sys.stderr)
+    kept = [_duplicate(stream) for stream in before]
+    number = getattr(signal, "SIGCHLD", None)  # not on Windows
+    handler = None if number is None else signal.getsignal(number)
+    is_main = threading.current_thread() is threading.main_thread()
+    try:
+        yield
+    finally:
+        if number is not None and handler is not None and is_main:
+            signal.signal(number, handler)
+        if os.getcwd() != folder:
+            os.chdir(folder)
+        sys.stdout, sys.stderr = map(_opened, before, kept)
+
+
+def _duplicate(stream: TextIO) -> int | None:
+    """Another descriptor of what a stream writes to; None if that is no file."""
+    try:
+        return os.dup(stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _opened(stream: TextIO, kept: int | None) -> TextIO:
+    """The stream, or one to the same place if it has been closed."""
+    if kept is None or not stream.closed:
+        if kept is not None:
+            os.close(kept)
+        return stream
+    return open(kept, "w", encoding=stream.encoding, errors="replace")
 
 
 @contextlib.contextmanager
@@ -72,12 +113,12 @@ class Unfailing(io.TextIOWrapper):
     """Standard error on a full disk or a closed pipe: words are lost, and no work."""
 
     def write(self, text: str, /) -> int:
-        """Write what there is room for."""
-        with contextlib.suppress(OSError):
+        """Write what there is room for, while it is open."""
+        with contextlib.suppress(OSError, ValueError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush if somebody reads."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             super().flush()

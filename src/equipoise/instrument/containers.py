@@ -37,6 +37,7 @@ _OF_PYTHON = frozenset((
     "__static_attributes__", "__firstlineno__", "__type_params__", "_abc_impl",
 ))  # fmt: skip
 _OF_ELEMENTS = (list, deque, set, bytearray, array.array)
+_WITHOUT_ATTRIBUTES = frozenset((dict, tuple, *_OF_ELEMENTS))
 Place: TypeAlias = tuple[str, NamedContainer]
 
 
@@ -265,6 +266,8 @@ def of_function(function: types.FunctionType) -> list[NamedContainer]:
 
 def attributes_of(value: Any) -> list[NamedContainer]:
     """The attributes of an object, in its dictionary and in slots."""
+    if type(value) in _WITHOUT_ATTRIBUTES:
+        return []
     found: list[NamedContainer] = []
     if isinstance(getattr(value, "__dict__", None), dict):
         found.append(Entries(value.__dict__))

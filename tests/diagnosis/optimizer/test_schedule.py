@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
+from equipoise.diagnosis.optimizer import schedule
 from equipoise.diagnosis.optimizer.schedule import rates_of
 
 MADE_WITH = 1.0
@@ -65,10 +66,10 @@ def sgd(**options):
     return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=MADE_WITH, momentum=0.9, **options)
 
 
-@pytest.mark.parametrize(("schedule", "peak", "rises", "alone"), KNOWN.values(), ids=KNOWN)
-def test_a_schedule_is_run_through_to_its_first_peak(schedule, peak, rises, alone):
+@pytest.mark.parametrize(("made", "peak", "rises", "alone"), KNOWN.values(), ids=KNOWN)
+def test_a_schedule_is_run_through_to_its_first_peak(made, peak, rises, alone):
     optimizer = sgd()
-    scheduler = schedule(optimizer)
+    scheduler = made(optimizer)
     assert rates_of([optimizer], []).schedule == alone
     found = rates_of([optimizer], [scheduler])
     assert found.peaks == pytest.approx((peak,))
@@ -95,3 +96,12 @@ def test_of_an_optimiser_that_has_stepped_the_rate_now_counts():
 def test_groups_without_a_rate_have_no_peak():
     optimizer = torch.optim.Optimizer([nn.Parameter(torch.ones(1))], {"lr": None})
     assert math.isnan(rates_of([optimizer], []).peaks[0])
+
+
+@pytest.mark.parametrize(("patience", "peak"), [(5.0, 100.0), (0.0, 2.0)])
+def test_a_slow_schedule_is_not_waited_for(patience, peak, monkeypatch):
+    """It rises by 1 for 100 steps, of which the first alone is taken without patience."""
+    monkeypatch.setattr(schedule, "_PATIENCE", patience)
+    optimizer = sgd()
+    rising = schedules.LambdaLR(optimizer, lambda step: min(step + 1, 200 - step))
+    assert rates_of([optimizer], [rising]).peaks == (pytest.approx(peak, abs=1),)

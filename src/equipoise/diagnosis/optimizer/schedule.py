@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from equipoise.diagnosis.optimizer.record import Schedule
 
 # Longer than warm-ups are; a schedule of 10,000 steps is run through in about 0.1 s.
 _LONGEST = 10_000
+# Seconds after which a schedule of the user's own is taken to have no peak ahead.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def _first_peaks(
     groups: Sequence[Mapping[str, Any]], schedulers: Sequence[LRScheduler]
 ) -> tuple[float, ...]:
     """The rates of the groups where the largest of them is at its first peak."""
-    peaks = tuple(map(_rate, groups))
+    peaks, begin = tuple(map(_rate, groups)), time.monotonic()
     stepped = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimiser is not stepped
@@ -90,7 +93,7 @@ def _first_peaks(
             except Exception:  # the end of OneCycleLR, or of a user's list of factors
                 break
             rates = tuple(map(_rate, groups))
-            if _below(rates, peaks):
+            if _below(rates, peaks) or time.monotonic() - begin > _PATIENCE:
                 break
             peaks = tuple(map(max, peaks, rates))
     return peaks
