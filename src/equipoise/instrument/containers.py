@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from operator import is_
 from typing import Any, Protocol, TypeAlias
 
+from torch import Tensor
+
 
 class Container(Protocol):
     """Something whose contents can be put back."""
@@ -175,6 +177,25 @@ class Slots:
                 object.__setattr__(self._value, name, chosen)  # also of a frozen dataclass
 
 
+class TensorAttributes:
+    """The attributes of many tensors, most of which have none."""
+
+    __slots__ = ("_kept", "entries")
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        named = [(name, vars(tensor)) for name, tensor in tensors]
+        self._kept = [(present, dict(present)) for _, present in named]
+        self.entries: dict[str, Any] = {
+            f"{name}.{key}": value for name, present in named for key, value in present.items()
+        }
+
+    def fill(self, choose: Callable[[Any], Any]) -> None:
+        """Put back what is chosen."""
+        for present, entries in self._kept:
+            if present or entries:
+                refill(present, {key: choose(value) for key, value in entries.items()})
+
+
 class SomeEntries:
     """Some entries of a dictionary that belongs to others, such as the globals of a file."""
 
@@ -294,16 +315,14 @@ def _strings(slots: Any) -> tuple[str, ...]:
 def refill(value: dict[Any, Any], entries: dict[Any, Any]) -> None:
     """Give a dictionary these entries again, in this order; write only if something differs."""
     kind = _kind_of(value)
-    keys = [*kind.__iter__(value)]
     if (
-        len(keys) == len(entries)
-        and all(map(is_, keys, entries))
+        kind.__len__(value) == len(entries)
+        and all(map(is_, kind.__iter__(value), entries))
         and all(map(is_, kind.values(value), entries.values()))
     ):
         return
-    for key in keys:
-        if key not in entries:
-            kind.__delitem__(value, key)
+    for key in [key for key in kind.__iter__(value) if key not in entries]:
+        kind.__delitem__(value, key)
     _assign(value, entries)
     if [*kind.__iter__(value)] != [*entries]:  # an entry was removed and came back
         kind.clear(value)

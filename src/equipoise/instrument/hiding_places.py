@@ -30,6 +30,7 @@ from equipoise.instrument.containers import (
     Place,
     Slots,
     SomeEntries,
+    TensorAttributes,
     slots_of,
 )
 from equipoise.instrument.saved_objects import (
@@ -108,9 +109,7 @@ def _hidden_places(
         slots = slots_of(type(module))
         if slots:
             yield name or type(module).__name__, Slots(module, slots)
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None and not hasattr(tensor, "__tensor_flatten__"):
-                yield f"{name}.{key}", Entries(vars(tensor))
+    yield "an attribute of", TensorAttributes(_tensors(named))
     for kind in kinds:
         yield kind.__name__, ClassEntries(kind)
     for function in functions:
@@ -126,6 +125,14 @@ def _hidden_places(
             assigned = _assigned_attributes(function.__code__)
             if assigned:
                 yield file.__name__, SomeEntries(vars(file), assigned)
+
+
+def _tensors(named: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, but for those that are made of other tensors."""
+    for name, module in named.items():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and not hasattr(tensor, "__tensor_flatten__"):
+                yield f"{name}.{key}", tensor
 
 
 def _kinds_of(modules: Iterable[nn.Module]) -> dict[type, None]:
