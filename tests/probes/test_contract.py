@@ -308,17 +308,19 @@ class Run:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return loss_fn(model, data)
 
-    def bits(self, probe=None, steps=3) -> list[Any]:
-        """Train, with the probe before and after each part of a step."""
+    def bits(self, probe=None) -> list[Any]:
+        """Train, with the probe between other parts in each step, from last to first."""
         found = []
-        for step in range(steps):
+        for place in (2, 1, 0):
+            probes = [None] * 3
+            probes[place] = probe
             data = torch.randn(8, 6), torch.randn(8, 1)
-            self.measure(probe, data)
-            self.optimizer.zero_grad(set_to_none=step % 2 == 0)
+            self.measure(probes[0], data)
+            self.optimizer.zero_grad(set_to_none=place != 1)
             value = self.loss(self.model, data)
-            self.measure(probe, data)
+            self.measure(probes[1], data)
             value.backward()
-            self.measure(probe, data)
+            self.measure(probes[2], data)
             self.optimizer.step()
             found.append(value.detach())
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
@@ -382,7 +384,7 @@ HIDDEN_PROBES = {name: PROBES[name][0] for name in BOTH_WAYS}
 
 def train_hiding(name, probe=None):
     torch.manual_seed(0)
-    return Run(hiding_models.build(name)).bits(probe, steps=2)
+    return Run(hiding_models.build(name)).bits(probe)
 
 
 @pytest.mark.parametrize("name", HIDING)

@@ -167,7 +167,7 @@ def kaiming_by_outputs(weight):
 
 def pyramid(draw=by_inputs):
     """A ResNet's trunk, drawn by its outputs, and a pyramid, as torchvision's detectors."""
-    model = nn.Sequential(*(nn.Conv2d(32 * n, 32 * (n + 1), 3) for n in range(1, 14)))
+    model = nn.Sequential(*(nn.Conv2d(16 * n, 16 * (n + 1), 3) for n in range(1, 14)))
     for layer in model:
         init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return nn.ModuleDict({"trunk": model, "pyramid": Pyramid(draw)})
