@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 from equipoise import layers
 from equipoise.layers import RenormSchedule
+from support.cases import each
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ FAMILY = {
     ),
 }
 DROP_INS = {name: member for name, member in FAMILY.items() if member.batch_norm}
-every_drop_in = pytest.mark.parametrize("member", DROP_INS.values(), ids=DROP_INS)
-every = pytest.mark.parametrize("member", FAMILY.values(), ids=FAMILY)
+every_drop_in = each("member", DROP_INS.values(), ids=DROP_INS)
+every = each("member", FAMILY.values(), ids=FAMILY)
 REPRESENTATIVES = {
     name: member
     for name, member in FAMILY.items()
@@ -137,7 +138,7 @@ class TestGradients:
         assert gradients_agree(member, training=True)
 
     @once
-    @pytest.mark.parametrize(("training", "affine"), [(True, False), (False, True)])
+    @each(("training", "affine"), [(True, False), (False, True)])
     def test_agree_in_evaluation_and_without_parameters(self, member, training, affine):
         assert gradients_agree(member, training=training, affine=affine)
 
@@ -171,7 +172,7 @@ class TestBatchNorm:
         assert running_variances_agree(member, momentum=0.1) == member.same_statistics
 
     @once_each_drop_in
-    @pytest.mark.parametrize("momentum", [1.0, None])
+    @each("momentum", [1.0, None])
     def test_every_momentum(self, member, momentum):
         layer = build(member, momentum=momentum)
         plain = build(member, member.batch_norm, momentum=momentum)
@@ -244,8 +245,8 @@ def test_only_training_changes_the_state(member):
 
 @once
 class TestTypes:
-    @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-    @pytest.mark.parametrize("training", [True, False])
+    @each("dtype", [*HALVES, torch.float32])
+    @each("training", [True, False])
     def test_the_output_has_the_type_of_the_input(self, member, dtype, training):
         layer = build(member, dtype=dtype, **member.options).train(training)
         exact = build(member, **member.options).train(training)
@@ -256,8 +257,8 @@ class TestTypes:
         tolerance = 30 * torch.finfo(dtype).eps  # rounded input, statistics, γ and output
         assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
 
-    @pytest.mark.parametrize("dtype", HALVES)
-    @pytest.mark.parametrize("training", [True, False])
+    @each("dtype", HALVES)
+    @each("training", [True, False])
     def test_half_inputs_meet_single_parameters(self, member, dtype, training):
         layer = build(member, dtype=torch.float32, **member.options).train(training)
         y = train(layer, member, dtype=dtype)[-1]
@@ -265,7 +266,7 @@ class TestTypes:
         assert y.dtype == dtype
         assert layer.weight.grad.dtype == layer.running_mean.dtype == torch.float32
 
-    @pytest.mark.parametrize("training", [True, False])
+    @each("training", [True, False])
     def test_large_half_inputs_do_not_overflow(self, member, training):
         """float16 ends at 65504, so a variance of 1000² is infinite."""
         layer = build(member, dtype=torch.float32, **member.options)
@@ -316,7 +317,7 @@ class TestModule:
         assert_close(twin.state_dict(), before, rtol=0, atol=0)
         assert_close(train(twin, member), expected, rtol=0, atol=0)
 
-    @pytest.mark.parametrize("training", [True, False])
+    @each("training", [True, False])
     def test_several_passes_before_one_backward(self, member, training):
         layer = build(member, **member.options).train(training)
         once = copy.deepcopy(layer)
@@ -361,12 +362,12 @@ class TestModule:
         assert shown.startswith(f"{member.make.__name__}(4, ")
 
 
-@pytest.mark.parametrize(
+@each(
     "member",
     [m for m in FAMILY.values() if len(m.shape) > 3],
     ids=[n for n, m in FAMILY.items() if len(m.shape) > 3],
 )
-@pytest.mark.parametrize("training", [True, False])
+@each("training", [True, False])
 def test_channels_last(member, training):
     last = torch.channels_last if len(member.shape) == 4 else torch.channels_last_3d
     layer = build(member, **member.options).train(training)
@@ -379,8 +380,8 @@ def test_channels_last(member, training):
 
 @once
 class TestInputsOfOtherLayouts:
-    @pytest.mark.parametrize("training", [True, False])
-    @pytest.mark.parametrize("layout", ["transposed", "every second", "expanded"])
+    @each("training", [True, False])
+    @each("layout", ["transposed", "every second", "expanded"])
     def test_memory_changes_nothing(self, member, layout, training):
         x = batch(member)
         x = {
@@ -415,7 +416,7 @@ class TestInputsOfOtherLayouts:
         x = torch.stack([batch(member, seed) for seed in range(3)])
         assert_close(torch.func.vmap(layer)(x), torch.stack([layer(one) for one in x]))
 
-    @pytest.mark.parametrize("needed", [(True, False, False), (False, True, False)])
+    @each("needed", [(True, False, False), (False, True, False)])
     def test_only_what_is_asked_for_has_a_gradient(self, member, needed):
         layer, x = build(member, **member.options), batch(member).requires_grad_(needed[0])
         layer.weight.requires_grad_(needed[1])
@@ -426,14 +427,14 @@ class TestInputsOfOtherLayouts:
 
 @every
 class TestErrors:
-    @pytest.mark.parametrize("training", [True, False])
+    @each("training", [True, False])
     def test_wrong_dimensions(self, member, training):
         layer = build(member).train(training)
         for ndim in {1, 2, 3, 4, 5, 6} - accepted(member):
             with pytest.raises(ValueError, match=rf"expected .*D input .*got {ndim}D input"):
                 layer(torch.zeros((4,) * ndim, dtype=torch.float64))
 
-    @pytest.mark.parametrize("training", [True, False])
+    @each("training", [True, False])
     def test_wrong_channels(self, member, training):
         layer = build(member).train(training)
         with pytest.raises((ValueError, RuntimeError), match=r"channels|elements|size"):

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from equipoise import pooling
+from support.cases import each
 from support.pooling_family import CHANNELS, FAMILY, both_ways, build, every, every_reducible, maps
 
 EXACT = {"rtol": 1e-11, "atol": 1e-12}
@@ -53,7 +54,7 @@ class TestLayouts:
         head = build(member, layout="tokens", prefix_tokens=2)
         assert_close(head(prefixed), expected, **EXACT)
 
-    @pytest.mark.parametrize("size", [(12,), (2, 3, 2)], ids=["line", "volume"])
+    @each("size", [(12,), (2, 3, 2)], ids=["line", "volume"])
     def test_any_number_of_dimensions_of_positions(self, member, size):
         x = maps()
         expected = build(member)(x)
@@ -78,7 +79,7 @@ class TestLayouts:
 
 
 @every
-@pytest.mark.parametrize("centred", [False, True])
+@each("centred", [False, True])
 class TestMasks:
     def test_a_mask_is_a_crop(self, member, centred):
         head, x = build(member, centred=centred), maps()
@@ -134,7 +135,7 @@ class TestSamples:
         y = head(x)
         assert torch.equal(head(x.flip(0)), y.flip(0))
 
-    @pytest.mark.parametrize("bad", [0.0, torch.nan, torch.inf])
+    @each("bad", [0.0, torch.nan, torch.inf])
     def test_other_samples_have_no_effect(self, member, bad):
         head, x = build(member, dtype=torch.float32), images()
         good = both_ways(head, x)
@@ -170,7 +171,7 @@ class TestSamples:
 
 @every_reducible
 class TestReduction:
-    @pytest.mark.parametrize("training", [False, True])
+    @each("training", [False, True])
     def test_gradients_agree_with_differences(self, member, training):
         head = build(member, reduction=2, centred=True).train(training)
         x = maps(2, (2, 3)).requires_grad_()
@@ -183,7 +184,7 @@ class TestReduction:
         inputs = (x, *parameters.values())
         assert torch.autograd.gradcheck(forward, inputs, fast_mode=True)
 
-    @pytest.mark.parametrize("training", [False, True])
+    @each("training", [False, True])
     def test_a_mask_is_a_crop(self, member, training):
         """In training the statistics too are those of the valid positions."""
         x, mask = maps(2), torch.ones(2, 3, 4, dtype=torch.bool)
@@ -196,7 +197,7 @@ class TestReduction:
         assert (gradient[:, :, 2] == 0).all()
         assert_close(head.state_dict(), twin.state_dict(), **EXACT)
 
-    @pytest.mark.parametrize("bad", [0.0, torch.nan])
+    @each("bad", [0.0, torch.nan])
     def test_in_evaluation_other_samples_have_no_effect(self, member, bad):
         head, x = build(member, dtype=torch.float32, reduction=3), images()
         good = both_ways(head, x)
@@ -215,7 +216,7 @@ class TestReduction:
 
 
 @every
-@pytest.mark.parametrize("scale", [1e15, 1e-15])
+@each("scale", [1e15, 1e-15])
 def test_finite_at_any_scale(member, scale):
     y, gradient = both_ways(build(member, dtype=torch.float32), scale * images())
     assert y.isfinite().all()
@@ -263,7 +264,7 @@ class TestErrors:
         with pytest.raises(TypeError, match="feature maps must be floating point"):
             build(member)(maps().long())
 
-    @pytest.mark.parametrize(
+    @each(
         ("change", "message"),
         [(torch.Tensor.numpy, "must be a tensor; got ndarray"), (torch.Tensor.to_sparse, "dense")],
     )

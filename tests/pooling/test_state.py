@@ -9,16 +9,17 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
+from support.cases import each
 from support.pooling_family import CHANNELS, FAMILY, both_ways, build, every, every_reducible, maps
 
 DRAWN = {name: member for name, member in FAMILY.items() if member.drawn}
-every_drawn = pytest.mark.parametrize("member", DRAWN.values(), ids=DRAWN)
+every_drawn = each("member", DRAWN.values(), ids=DRAWN)
 RESAMPLED = {
     name: member
     for name, member in DRAWN.items()
     if "run.start_vector" in member.drawn and "start" not in member.options
 }
-every_resampled = pytest.mark.parametrize("member", RESAMPLED.values(), ids=RESAMPLED)
+every_resampled = each("member", RESAMPLED.values(), ids=RESAMPLED)
 SHOWN = {
     *("vector", "preserve_inner_products", "iterations", "prenormalise", "exponent"),
     *("relative_cutoff", "eps", "method", "route", "eta", "num_steps"),
@@ -32,7 +33,7 @@ def state(head):
 
 @every
 class TestRandomness:
-    @pytest.mark.parametrize("training", [False, True])
+    @each("training", [False, True])
     def test_the_global_generator_is_left_alone(self, member, training):
         before = torch.get_rng_state()
         head = build(member).train(training)
@@ -130,7 +131,7 @@ class TestCopies:
         assert "centred=True" in shown
 
 
-@pytest.mark.parametrize("assign", [False, True])
+@each("assign", [False, True])
 @every_reducible
 def test_made_without_memory_and_filled_later(member, assign):
     head = build(member, dtype=torch.float32)
@@ -154,20 +155,20 @@ def test_shapes_can_be_found_without_memory(member):
 
 @every
 class TestTypes:
-    @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+    @each("dtype", [*HALVES, torch.float32, torch.float64])
     def test_the_output_has_the_type_of_the_maps(self, member, dtype):
         y, gradient = both_ways(build(member, dtype=torch.float32), maps(dtype=dtype))
         assert y.dtype == gradient.dtype == dtype
         assert y.isfinite().all()
         assert gradient.isfinite().all()
 
-    @pytest.mark.parametrize("dtype", HALVES)
+    @each("dtype", HALVES)
     def test_half_precision_rounds_once(self, member, dtype):
         """Only the input and the output are rounded; everything between is in float32."""
         head, x = build(member, dtype=torch.float32), maps(dtype=dtype)
         assert torch.equal(head(x), head(x.float()).to(dtype))
 
-    @pytest.mark.parametrize("dtype", HALVES)
+    @each("dtype", HALVES)
     def test_heads_can_be_in_half_precision(self, member, dtype):
         """Starts lose digits, which K steps repair; hashes and signs lose nothing."""
         head, x = build(member, dtype=torch.float32), maps(dtype=dtype)
@@ -180,7 +181,7 @@ class TestTypes:
         x = maps()
         assert_close(build(member, dtype=torch.float32)(x), build(member)(x), rtol=0, atol=1e-14)
 
-    @pytest.mark.parametrize("dtype", HALVES)
+    @each("dtype", HALVES)
     def test_large_half_features_do_not_overflow(self, member, dtype):
         """float16 ends at 65504, the square of 256."""
         head, x = build(member, dtype=torch.float32, unit_norm=True), 1000 * maps(dtype=dtype)
@@ -197,7 +198,7 @@ class TestTypes:
 
 
 @every_reducible
-@pytest.mark.parametrize("training", [False, True])
+@each("training", [False, True])
 def test_autocast_reaches_the_reduction(member, training):
     head = build(member, dtype=torch.float32, reduction=3).train(training)
     x = maps(dtype=torch.float32)

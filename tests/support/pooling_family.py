@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 
 from equipoise.pooling.heads.base import PoolingHead
@@ -13,6 +12,7 @@ from equipoise.pooling.heads.isqrt import ISQRTPool
 from equipoise.pooling.heads.log_euclidean import LogEuclideanPool
 from equipoise.pooling.heads.matrix_power import MatrixPowerPool
 from equipoise.pooling.heads.run import RUNPool
+from support.cases import each
 
 CHANNELS = 4
 
@@ -53,10 +53,10 @@ FAMILY = {
         CompactBilinearPool, {**MACLAURIN, "route": "direct"}, (*START, "sketch.signs")
     ),
 }
-every = pytest.mark.parametrize("member", FAMILY.values(), ids=FAMILY)
+every = each("member", FAMILY.values(), ids=FAMILY)
 # A given start has as many entries as there are channels, whatever the reduction.
 REDUCIBLE = {name: member for name, member in FAMILY.items() if name != "RUN given"}
-every_reducible = pytest.mark.parametrize("member", REDUCIBLE.values(), ids=REDUCIBLE)
+every_reducible = each("member", REDUCIBLE.values(), ids=REDUCIBLE)
 
 
 def build(member, *, dtype=torch.float64, **options):

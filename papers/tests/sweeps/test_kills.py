@@ -22,7 +22,7 @@ from support.forked_ranks import server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
-CELLS, SECONDS = 100, 0.02
+CELLS, SECONDS = 64, 0.01
 
 
 @pytest.fixture(scope="module")
