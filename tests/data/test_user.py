@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from equipoise.data import Samples, Source
 from equipoise.data.user import IndexedSource, LoaderSource, StreamedSource, as_source
+from support.cases import each
 
 X, Y = torch.arange(24.0).reshape(12, 2), torch.arange(12) % 3
 
@@ -184,7 +185,7 @@ class Unsized(Dataset):
         return X[index], Y[index]
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "message"),
     [
         (3, r"thing is of type int; expected a DataLoader, a Dataset, an iterable of batches"),
@@ -208,7 +209,7 @@ def test_data_without_a_name_are_named_by_their_class_once():
         as_source(3, "int")
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "message"),
     [
         ([], r"thing is empty: it yields no batches"),
@@ -369,7 +370,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("data", "form"), FORMS.values(), ids=FORMS)
+@each(("data", "form"), FORMS.values(), ids=FORMS)
 def test_batches_keep_the_form_of_the_data(data, form):
     (batch,) = as_source(data, "thing").batches(2, 1, seeded())
     if isinstance(form, list):

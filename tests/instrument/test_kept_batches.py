@@ -6,7 +6,6 @@ from collections import UserDict
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -14,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from equipoise.instrument.batches import tensors
 from equipoise.instrument.kept_batches import OnCopies, copied, on_copies
 from equipoise.instrument.recording.tracer import trace
+from support.cases import each
 
 ONES = torch.ones(3, 2)
 PACKED = pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
@@ -90,7 +90,7 @@ def held_by(batch):
     return tensors(batch)
 
 
-@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+@each("make", BATCHES.values(), ids=BATCHES)
 def test_copies_have_other_tensors_of_the_same_kind(make):
     batch = make()
     again = copied(batch)
@@ -149,7 +149,7 @@ def equal(one, other):
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("write", "kind"),
     [
         (in_place, "a tensor"),

@@ -1,6 +1,5 @@
 """The registry of normalisation layers: PyTorch's kinds, their subclasses, and layers by name."""
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -17,6 +16,7 @@ from equipoise.instrument.normalisers import (
 )
 from equipoise.layers import BatchRenorm1d, GhostBatchNorm2d
 from equipoise.layers.frozen_batch_norm import FrozenBatchNorm
+from support.cases import each
 
 
 class OwnStatistics(nn.modules.batchnorm._NormBase):
@@ -27,7 +27,7 @@ class GroupNormAct(nn.GroupNorm):
     """More than a group norm."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "name", "shares", "channels_first"),
     [
         (nn.BatchNorm2d(2), "batch", True, True),
@@ -113,7 +113,7 @@ class GlobalResponseNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(1, 1, 1, 8))
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "counts"),
     [
         (NormLinear(3, 8), False),
@@ -130,7 +130,7 @@ def test_a_name_alone_does_not_make_a_matrix_a_scale(module, counts):
     assert is_normaliser(module) == counts
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "rows"),
     [
         (nn.BatchNorm2d(2), 64),

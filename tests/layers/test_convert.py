@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from equipoise import layers
 from equipoise.layers import RenormSchedule, convert
 from equipoise.layers.kinds import SOURCES, TARGETS
+from support.cases import each
 
 
 def inputs(*shape, seed=0):
@@ -294,7 +295,7 @@ def hooked():
 
 
 class TestSkipped:
-    @pytest.mark.parametrize(
+    @each(
         ("layer", "from_", "to", "reason"),
         [
             (BatchNormAct2d(6), "batch", "group", "it is a subclass"),
@@ -359,8 +360,8 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             convert(nn.Identity(), "batch", "group", **options)
 
-    @pytest.mark.parametrize("to", ["none", "layer", lambda source: nn.Identity()])
-    @pytest.mark.parametrize(
+    @each("to", ["none", "layer", lambda source: nn.Identity()])
+    @each(
         ("options", "takers"),
         [
             ({"groups": 2}, "'group' and 'four_things'"),

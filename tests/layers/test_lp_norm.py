@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from equipoise.layers.lp_norm import LpNorm, lp_norm, lp_statistics
 from reference.landscape_layers import average_size, lp_normalise
+from support.cases import each
 
 ORDERS = [1, 1.5, 2, 3, math.inf]
 every_order = pytest.mark.parametrize("p", ORDERS)
@@ -40,7 +41,7 @@ class TestFormula:
         found = normalise(x, p, eps=0.01, centered=centered)
         assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-14)
 
-    @pytest.mark.parametrize("shape", [(3, 4, 2), (3, 4, 2, 3), (2, 4, 2, 1, 3)])
+    @each("shape", [(3, 4, 2), (3, 4, 2, 3), (2, 4, 2, 1, 3)])
     def test_positions_are_samples(self, p, centered, shape):
         x = random(*shape)
         as_features = x.transpose(0, 1).flatten(1).T
@@ -243,7 +244,7 @@ class TestRunningStatistics:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("p", [0, 0.5, -1, math.nan, "2", None])
+    @each("p", [0, 0.5, -1, math.nan, "2", None])
     def test_orders_below_1(self, p):
         with pytest.raises(ValueError, match=r"p must be a number in \[1, inf\].*got"):
             LpNorm(3, p=p)

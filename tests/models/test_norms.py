@@ -15,6 +15,7 @@ from equipoise.layers import (
 )
 from equipoise.layers.noisy_batch_norm import ActivationNoise
 from equipoise.models.norms import NORMS, make_norm, subtracts_constants
+from support.cases import each
 
 WITHOUT_POSITIONS = [kind for kind in NORMS if kind != "instance"]
 # In training these do not have outputs of mean 0 and variance 1.
@@ -28,8 +29,8 @@ def images(dims, channels=8):
     return 2 * torch.randn(shape, dtype=torch.float64, generator=generator) + 1
 
 
-@pytest.mark.parametrize("dims", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", WITHOUT_POSITIONS)
+@each("dims", [0, 1, 2, 3])
+@each("kind", WITHOUT_POSITIONS)
 def test_every_kind_normalises_inputs_of_any_dimensions(kind, dims):
     layer = make_norm(kind, 8, dims=dims, group_size=4).double()
     x = images(dims)
@@ -44,8 +45,8 @@ def test_every_kind_normalises_inputs_of_any_dimensions(kind, dims):
         assert abs(y.square().mean() - 1) < 1e-4  # ε / σ², 10⁻⁵ over at least 0.3
 
 
-@pytest.mark.parametrize("dims", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", LP)
+@each("dims", [0, 1, 2, 3])
+@each("kind", LP)
 def test_lp_norms_divide_by_the_size_before_the_mean(kind, dims):
     x = images(dims)
     y = make_norm(kind, 8, dims=dims, eps=0.0).double()(x)
@@ -55,8 +56,8 @@ def test_lp_norms_divide_by_the_size_before_the_mean(kind, dims):
     torch.testing.assert_close(y, (x - x.mean(1, keepdim=True)) / size[:, None])
 
 
-@pytest.mark.parametrize("dims", [0, 1, 2, 3])
-@pytest.mark.parametrize(("kind", "quiet"), [("noisy", "batch"), ("noise", "none")])
+@each("dims", [0, 1, 2, 3])
+@each(("kind", "quiet"), [("noisy", "batch"), ("noise", "none")])
 def test_noise_comes_in_training_only(kind, quiet, dims):
     x = images(dims)
     layer, twin = (make_norm(k, 8, dims=dims).double() for k in (kind, quiet))
@@ -70,7 +71,7 @@ def test_instance_norm_normalises_positions(dims):
     assert y.flatten(2).mean(-1).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "dims", "expected"),
     [
         ("none", 2, nn.Identity),
@@ -94,13 +95,13 @@ def test_the_class_behind_a_name(kind, dims, expected):
     assert type(make_norm(kind, 8, dims=dims)) is expected
 
 
-@pytest.mark.parametrize("kind", NORMS)
+@each("kind", NORMS)
 def test_gamma_and_beta_for_each_channel(kind):
     shapes = [tuple(p.shape) for p in make_norm(kind, 8).parameters()]
     assert shapes == ([] if kind in WITHOUT_PARAMETERS else [(8,), (8,)])
 
 
-@pytest.mark.parametrize("kind", [k for k in NORMS if k not in (*WITHOUT_PARAMETERS, "instance")])
+@each("kind", [k for k in NORMS if k not in (*WITHOUT_PARAMETERS, "instance")])
 def test_eps_reaches_every_kind_and_momentum_those_that_have_it(kind):
     layer = make_norm(kind, 8, eps=1e-3, momentum=0.01)
     assert layer.eps == 1e-3
@@ -109,11 +110,11 @@ def test_eps_reaches_every_kind_and_momentum_those_that_have_it(kind):
 
 @pytest.mark.parametrize("kind", ["group", "four_things"])
 class TestGroups:
-    @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (32, 32), (12, 4), (7, 1)])
+    @each(("channels", "groups"), [(64, 32), (32, 32), (12, 4), (7, 1)])
     def test_32_or_as_many_as_divide(self, kind, channels, groups):
         assert _groups(make_norm(kind, channels)) == groups
 
-    @pytest.mark.parametrize(("channels", "groups"), [(64, 16), (16, 4), (6, 3), (7, 7)])
+    @each(("channels", "groups"), [(64, 16), (16, 4), (6, 3), (7, 7)])
     def test_of_a_size_or_its_largest_divisor(self, kind, channels, groups):
         assert _groups(make_norm(kind, channels, group_size=4)) == groups
 
@@ -166,7 +167,7 @@ def test_errors_for_unknown_names_list_the_known_ones(unknown):
         make_norm(unknown, 4)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "channels", "options", "message"),
     [
         ("batch", 0, {}, "channels must be"),

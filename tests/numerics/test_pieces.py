@@ -17,6 +17,7 @@ from equipoise.numerics.pieces import (
     slabs,
     sums,
 )
+from support.cases import each
 
 EXACT = 1e-13
 
@@ -39,7 +40,7 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
+@each("x", TENSORS.values(), ids=TENSORS)
 def test_the_whole_is_summed(x):
     whole = x.double()
     assert norm(x) == pytest.approx(float(whole.norm()), rel=EXACT)
@@ -51,7 +52,7 @@ def test_the_whole_is_summed(x):
         assert largest(x) == float(whole.abs().max())
 
 
-@pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
+@each("x", TENSORS.values(), ids=TENSORS)
 def test_numbers_of_two_tensors_meet_at_the_same_place(x):
     y = drawn(*x.shape, seed=1)
     (product,) = sums(lambda a, b: [a @ b], x, y)
@@ -68,8 +69,8 @@ def test_correlations_of_what_is_repeated():
     assert correlation(x, torch.full((300,), 0.1)) == 0.0
 
 
-@pytest.mark.parametrize("x", TENSORS.values(), ids=TENSORS)
-@pytest.mark.parametrize("axis", [0, 1, -1])
+@each("x", TENSORS.values(), ids=TENSORS)
+@each("axis", [0, 1, -1])
 def test_slabs_have_the_whole_of_an_axis(x, axis):
     if x.ndim < 2:
         assert [slab.tolist() for slab in slabs(x, -1)] == [x.tolist()]

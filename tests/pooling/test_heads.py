@@ -21,6 +21,7 @@ from equipoise.pooling.run.layer import RUN
 from equipoise.pooling.run.matrix import epsilon_from_eta, run_symmetric
 from equipoise.pooling.vectors import signed_sqrt, unit_norm
 from reference import pooling as reference
+from support.cases import each
 from support.pooling_family import CHANNELS, both_ways, maps
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -93,13 +94,13 @@ def test_matrix_heads_are_their_formulas(kind, options, matrix_of, ending, centr
 
 @pytest.mark.parametrize("with_run", [False, True], ids=["alone", "after RUN"])
 class TestCompact:
-    @pytest.mark.parametrize("route", ["gram", "fft", "auto"])
+    @each("route", ["gram", "fft", "auto"])
     def test_tensor_sketch(self, with_run, route):
         head = CompactBilinearPool(CHANNELS, size=9, route=route, run=with_run, **BARE)
         hashes = head.sketch.places.numpy(), head.sketch.signs.double().numpy(), 9
         self.agree(head, lambda F: reference.tensor_sketch(F, *hashes))
 
-    @pytest.mark.parametrize("route", ["gram", "direct", "auto"])
+    @each("route", ["gram", "direct", "auto"])
     def test_random_maclaurin(self, with_run, route):
         options = {"size": 9, "method": "random_maclaurin", "route": route, "run": with_run}
         head = CompactBilinearPool(CHANNELS, **options, **BARE)
@@ -298,7 +299,7 @@ class TestRUN:
         assert abs(start.square().mean() - 1) < 4 * math.sqrt(2 / 20_000)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "options", "message"),
     [
         (RUNPool, {"eta": 0.5, "epsilon": 0.75}, "give eta or epsilon, not both"),

@@ -21,11 +21,11 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], ids: Any = None) -
     Args:
         names: Of the arguments, as for ``parametrize``.
         values: One for each case, or a tuple for several names.
-        ids: Names of cases; their values by default.
+        ids: Names of cases, or what names a value; their values by default.
     """
     single = isinstance(names, str)
     values = list(values)
-    labels = values if ids is None else list(ids)
+    labels = values if ids is None else [*map(ids, values)] if callable(ids) else list(ids)
     cases = [
         (label, {names: value} if single else dict(zip(names, value, strict=True)))
         for label, value in zip(labels, values, strict=True)

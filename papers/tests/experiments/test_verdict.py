@@ -3,6 +3,7 @@
 import pytest
 
 from equipoise_papers.experiments.verdict import Check, Verdict, ours
+from support.cases import each
 
 YES, NO, OPEN = (Check("claim", "found", holds) for holds in (True, False, None))
 
@@ -26,7 +27,7 @@ class TestOutcome:
     def test_it_counts_the_source_s_sentences(self, checks, left_out, outcome):
         assert Verdict(checks, left_out).outcome == outcome
 
-    @pytest.mark.parametrize("own", [YES, NO, OPEN])
+    @each("own", [YES, NO, OPEN])
     def test_sentences_of_ours_change_nothing(self, checks, left_out, outcome, own):
         assert Verdict((*checks, ours(own)), left_out).outcome == outcome
 

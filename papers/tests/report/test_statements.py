@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from equipoise_papers.report import statements
+from support.cases import each
 
 ROOT = Path(__file__).parents[3]
 STATEMENTS = (*statements.YANG2019, *statements.LANGE2022, *statements.YU2020)
@@ -25,7 +26,7 @@ def is_there(test: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("tested", STATEMENTS, ids=lambda tested: tested.says)
+@each("tested", STATEMENTS, ids=lambda tested: tested.says)
 def test_its_test_is_there(tested):
     assert is_there(tested.test)
 

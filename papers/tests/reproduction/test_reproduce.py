@@ -14,6 +14,7 @@ from equipoise_papers.reproduction.reproduce import reproduce
 from equipoise_papers.sweeps.backends import Engine
 from equipoise_papers.sweeps.worker import KeepHere
 from papers_support.toy_experiments import Number, squares
+from support.cases import each
 
 PNG = b"\x89PNG"
 
@@ -73,7 +74,7 @@ class TestWhereToCompute:
         assert run(tmp_path, backend="threading", jobs=2).panels[0].outcome == "holds"
         assert sorted(calculator.calls) == [1.0, 2.0, 3.0]
 
-    @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+    @each("name", sorted(EXPERIMENTS))
     def test_every_published_experiment_reaches_other_processes(self, name):
         """It is sent by the names of its functions, not as code."""
         (experiment,) = find(name)

@@ -7,6 +7,7 @@ from scipy.special import poch
 from equipoise.numerics.quadrature import gegenbauer
 from reference.gegenbauer_series import pair_correlation
 from reference.mean_field import angle_law
+from support.cases import each
 
 
 def moment(B, degree):
@@ -88,16 +89,16 @@ def test_pair_correlations_of_another_batch_differ():
     )
 
 
-@pytest.mark.parametrize("B", [4, 5, 7, 12, 40])
-@pytest.mark.parametrize("count", [8, 27, 141])
+@each("B", [4, 5, 7, 12, 40])
+@each("count", [8, 27, 141])
 def test_correlation_tail_bounds_every_later_correlation(B, count):
     tail = gegenbauer.correlation_tail(B, count)
     later = np.abs(gegenbauer.pair_correlations(B, 3000)[count:])
     assert tail == later.max()
 
 
-@pytest.mark.parametrize("B", [4, 5, 7, 12, 40, 10**6])
-@pytest.mark.parametrize("least", [1e-3, 1e-17])
+@each("B", [4, 5, 7, 12, 40, 10**6])
+@each("least", [1e-3, 1e-17])
 def test_every_correlation_after_those_counted_is_small(B, least):
     count = gegenbauer.count_above(B, least, 2500)
     rho = np.abs(gegenbauer.pair_correlations(B, 3000))

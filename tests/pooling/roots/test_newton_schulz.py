@@ -9,6 +9,7 @@ from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.newton_schulz import sqrt_newton_schulz
 from equipoise.pooling.roots.powers import matrix_power
 from reference import matrix_roots as slow
+from support.cases import each
 from support.tensors import gradient, random
 
 NORMS = ("trace", "frobenius")
@@ -146,7 +147,7 @@ def unit_steps(Y, iterations):
 class TestNeighbours:
     """Samples of a batch do not affect each other, bit for bit."""
 
-    @pytest.mark.parametrize("value", [0.0, 1e20, torch.nan, torch.inf])
+    @each("value", [0.0, 1e20, torch.nan, torch.inf])
     def test_other_samples_have_no_effect(self, norm, plain, value):
         A, G, function = pooled(3, 12, 5), random(3, 5, 5), root(5, norm, plain)
         mixed = A.clone()
@@ -156,7 +157,7 @@ class TestNeighbours:
         found, alone = gradient(function, mixed, G), gradient(function, A, G)
         assert_close(found[rest], alone[rest], rtol=0, atol=0)
 
-    @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+    @each("broken", [torch.nan, torch.inf])
     def test_samples_that_are_not_finite_give_nan(self, norm, plain, broken):
         A = pooled(2, 12, 5)
         A[1, 0, 0] = broken
@@ -168,7 +169,7 @@ class TestNeighbours:
         assert not root(5, norm, plain)(zero).any()
         assert not gradient(root(5, norm, plain), zero).any()
 
-    @pytest.mark.parametrize("scale", [1e-30, 1e30])
+    @each("scale", [1e-30, 1e30])
     def test_any_scale_of_float32(self, norm, plain, scale):
         A, function = pooled(2, 30, 6).float(), root(5, norm, plain)
         assert_close(function(A * scale) / scale**0.5, function(A), rtol=1e-5, atol=1e-6)
@@ -183,7 +184,7 @@ def test_a_zero_matrix_on_the_tape_is_nan():
 
 @paths
 class TestTypes:
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    @each("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_narrow_types_are_computed_in_float32(self, plain, dtype):
         A = pooled(2, 30, 6).to(dtype)
         found = root(plain=plain)(A)

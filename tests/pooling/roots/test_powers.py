@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from equipoise.pooling.matrices import bilinear
 from equipoise.pooling.roots.powers import log_euclidean, matrix_power
 from reference import matrix_roots as slow
+from support.cases import each
 from support.tensors import gradient, random
 
 EPS = 0.01
@@ -128,7 +129,7 @@ class TestRankDeficient:
         assert gradcheck(lambda F: function(bilinear(F)), F)
         assert gradgradcheck(lambda F: function(bilinear(F)), F, fast_mode=True)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @each("dtype", [torch.float32, torch.float64])
     def test_gradients_for_the_matrix_are_finite(self, function, name, dtype):
         A = pooled(3, 10, 40).to(dtype)
         found = gradient(function, A)
@@ -166,7 +167,7 @@ def test_a_cut_off_of_zero_amplifies_rounding():
 class TestNeighbours:
     """Samples of a batch do not affect each other, bit for bit."""
 
-    @pytest.mark.parametrize("other", [0.0, 1e20, torch.nan, torch.inf])
+    @each("other", [0.0, 1e20, torch.nan, torch.inf])
     def test_other_samples_have_no_effect(self, function, name, other):
         A, G = pooled(3, 12, 5), random(3, 5, 5)
         mixed = A.clone()
@@ -176,7 +177,7 @@ class TestNeighbours:
         found, alone = gradient(function, mixed, G), gradient(function, A, G)
         assert_close(found[rest], alone[rest], rtol=0, atol=0)
 
-    @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+    @each("broken", [torch.nan, torch.inf])
     def test_samples_that_are_not_finite_give_nan(self, function, name, broken):
         A = pooled(2, 12, 5)
         A[1, 0, 0] = broken
@@ -196,7 +197,7 @@ class TestNeighbours:
 
 @every
 class TestTypes:
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    @each("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_narrow_types_are_computed_in_float32(self, function, name, dtype):
         A = pooled(2, 30, 6).to(dtype)
         exact, found = function(A.double()), function(A)

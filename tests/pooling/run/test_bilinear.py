@@ -11,6 +11,7 @@ from equipoise.pooling.run.bilinear import run_bilinear
 from equipoise.pooling.run.factor import run_factor
 from equipoise.pooling.run.matrix import run_symmetric
 from reference import run as reference
+from support.cases import each
 from support.tensors import random
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -44,7 +45,7 @@ def gradients(function, F, start, G):
 @every_case
 @masked_or_not
 class TestAgainstTheFactorForm:
-    @pytest.mark.parametrize("eta", [0.0, ETA, 1.0])
+    @each("eta", [0.0, ETA, 1.0])
     def test_values_and_gradients(self, name, steps, mask, eta):
         F, start, G = random(3, N, D), start_of(name), random(3, D, D, seed=5)
         options = {"eta": eta, "num_steps": steps, "mask": mask}

@@ -14,6 +14,7 @@ from equipoise.pooling.run.matrix import (
     run_matrix,
     run_symmetric,
 )
+from support.cases import each
 from support.tensors import random
 
 plain_or_not = pytest.mark.parametrize("plain", [False, True], ids=["custom", "plain"])
@@ -45,7 +46,7 @@ class TestSkippedUpdates:
         assert_close((updated[::2], gradient[::2]), alone[:2])
         assert not torch.equal(gradient[0], G[0])
 
-    @pytest.mark.parametrize("steps", [1, 2, 3])
+    @each("steps", [1, 2, 3])
     def test_a_start_orthogonal_to_every_position(self, plain, steps):
         F = torch.tensor([[1.0, 2.0, 0.0], [3.0, -1.0, 0.0]])
         start = torch.tensor([0.0, 0.0, 1.0])
@@ -83,8 +84,8 @@ def test_a_zero_matrix(function):
 class TestRankOne:
     """F_K = (1 − η) F and B_K = (1 − ε) B for any start and K ≥ 1."""
 
-    @pytest.mark.parametrize("steps", [1, 2, 5])
-    @pytest.mark.parametrize("size", [(1, 5), (6, 1), (6, 5), (1, 1)])
+    @each("steps", [1, 2, 5])
+    @each("size", [(1, 5), (6, 1), (6, 5), (1, 1)])
     def test_the_whole_matrix_shrinks(self, size, steps, plain):
         F = random(size[0], 1) @ random(1, size[1], seed=1)
         updated, gradient, _ = both_ways(F, "ones", eta=0.3, num_steps=steps, plain=plain)

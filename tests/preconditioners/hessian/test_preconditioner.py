@@ -12,6 +12,7 @@ from equipoise.preconditioners.hessian.preconditioner import (
     preconditioner,
     tap_statistics,
 )
+from support.cases import each
 from support.convolutions import GEOMETRIES, convolution, random
 
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
@@ -66,7 +67,7 @@ class TestPreconditioner:
 class TestConvolutionMatrix:
     """H of a convolution, and its column statistics without building it."""
 
-    @pytest.mark.parametrize("name", GEOMETRIES)
+    @each("name", GEOMETRIES)
     def test_matrix_times_weights_is_the_convolution(self, name):
         conv, x = convolution(name)
         per_group = conv.out_channels // conv.groups
@@ -76,7 +77,7 @@ class TestConvolutionMatrix:
             product = im2col(conv, x, group=group) @ conv.weight[units].flatten(1).T
             assert_close(product + conv.bias[units], expected[:, units], **EXACT)
 
-    @pytest.mark.parametrize("name", GEOMETRIES)
+    @each("name", GEOMETRIES)
     def test_exact_tap_statistics_are_those_of_its_columns(self, name):
         conv, x = convolution(name)
         for group in range(conv.groups):

@@ -17,6 +17,7 @@ from equipoise.theory import (
     explosion_rate,
 )
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Kink, alpha_relu, homogeneous
+from support.cases import each
 
 POINTS = np.concatenate([np.linspace(-7.3, 7.1, 301), [-1e-9, 1e-9]])
 EVERY_NAME = [
@@ -69,7 +70,7 @@ class TestNamed:
         assert as_activation(as_activation(name).name).name == as_activation(name).name
 
 
-@pytest.mark.parametrize(
+@each(
     ("alias", "name"),
     [
         ("swish", "silu"),
@@ -87,7 +88,7 @@ def test_aliases(alias, name):
     assert as_activation(alias).name == name
 
 
-@pytest.mark.parametrize(
+@each(
     ("module", "name"),
     [
         (nn.Identity(), "identity"),
@@ -355,7 +356,7 @@ class TestRefused:
             with pytest.raises(TypeError, match="a name, a module or a callable"):
                 as_activation(thing)
 
-    @pytest.mark.parametrize("name", ["rellu", "", "relu(2)", "alpha_relu", "elu(1,2)", "elu(x)"])
+    @each("name", ["rellu", "", "relu(2)", "alpha_relu", "elu(1,2)", "elu(x)"])
     def test_unknown_names_and_numbers(self, name):
         with pytest.raises(ValueError, match=r"."):
             as_activation(name)
@@ -369,7 +370,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=str(alpha)):
             alpha_relu(alpha)
 
-    @pytest.mark.parametrize(
+    @each(
         "name", ["alpha_relu(1e308)", "leaky_relu(1e308)", "elu(nan)", "celu(0)", "hardtanh(2,1)"]
     )
     def test_numbers_that_overflow_or_make_no_sense(self, name):

@@ -18,6 +18,7 @@ from equipoise.theory import (
     weight_gradients,
 )
 from equipoise.theory.activation.catalogue import alpha_relu, homogeneous
+from support.cases import each
 
 SMALL_BATCHES = [4, 5, 6, 7, 11, 15, 16, 19, 20]
 BATCHES = [*SMALL_BATCHES, 64, 1000, 10**6]
@@ -38,8 +39,8 @@ def assert_agree(a, b, at_most=1e-11):
 class TestIdentity:
     """λ_G = (B - 2)/(B - 3)."""
 
-    @pytest.mark.parametrize("B", [4, 64, 10**6])
-    @pytest.mark.parametrize("method", ["closed form", "quadrature", "auto"])
+    @each("B", [4, 64, 10**6])
+    @each("method", ["closed form", "quadrature", "auto"])
     def test_rate(self, B, method):
         rate = explosion_rate("identity", B, method=method)
         assert rate.value == pytest.approx((B - 2) / (B - 3), rel=1e-12)
@@ -60,8 +61,8 @@ class TestIdentity:
 class TestHomogeneous:
     """φ = a·max(x, 0)^α - b·max(-x, 0)^α: closed forms are what quadrature computes."""
 
-    @pytest.mark.parametrize("B", BATCHES)
-    @pytest.mark.parametrize(
+    @each("B", BATCHES)
+    @each(
         ("alpha", "a", "b"),
         [
             (1.0, 1.0, 0.0),
@@ -215,8 +216,8 @@ class TestDepth:
     def test_an_estimate_is_its_value(self):
         assert depth_scale(Estimate(1.5, 0.1, "by hand")) == depth_scale(1.5)
 
-    @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, "relu"])
-    @pytest.mark.parametrize("depth", [depth_scale, max_trainable_depth])
+    @each("rate", [0.0, -1.0, math.nan, "relu"])
+    @each("depth", [depth_scale, max_trainable_depth])
     def test_a_rate_that_is_not_positive_is_refused(self, depth, rate):
         with pytest.raises(ValueError, match=str(rate)):
             depth(rate)

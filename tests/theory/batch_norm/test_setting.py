@@ -32,6 +32,7 @@ from equipoise.theory.batch_norm.tune import tune
 from equipoise.theory.simulation.gradients import simulate_explosion_rate
 from equipoise.theory.simulation.spectra import sample_spectra
 from equipoise.theory.table import prediction_table, spectrum_table
+from support.cases import each
 
 ENTRANCES = [Setting, explosion_rate, bsb1_fixed_point, simulate_networks]
 
@@ -132,8 +133,8 @@ class TestBothForms:
             explosion_rate("relu", 8, epsilon=0.1)
 
 
-@pytest.mark.parametrize("entrance", ENTRANCES)
-@pytest.mark.parametrize(
+@each("entrance", ENTRANCES)
+@each(
     ("arguments", "value", "remedy"),
     [
         ({"batch_size": 3}, "got 3", "larger batch"),
@@ -178,10 +179,8 @@ def test_an_activation_that_is_flat_where_samples_fall_is_refused(eps):
         explosion_rate("relu", 4, beta=-3.0, eps=eps)
 
 
-@pytest.mark.parametrize("name", ["relu", "tanh"])
-@pytest.mark.parametrize(
-    "options", [{"gamma": 1e308}, {"gamma": 1e-308}, {"beta": 1e200}], ids=str
-)
+@each("name", ["relu", "tanh"])
+@each("options", [{"gamma": 1e308}, {"gamma": 1e-308}, {"beta": 1e200}], ids=str)
 def test_numbers_whose_squares_overflow_are_refused(name, options):
     with pytest.raises(ValueError, match="range of float64"):
         Setting(name, 8, **options)

@@ -8,6 +8,7 @@ from scipy.special import erf, ndtr, ndtri
 
 from equipoise.numerics.quadrature import gegenbauer
 from equipoise.theory.propagation import latent, pair_averages
+from support.cases import each
 
 G, WEIGHTS = latent.nodes()
 RHO = np.linspace(-1, 1, 41)[None]
@@ -34,7 +35,7 @@ def variance(table):
 
 
 class TestNodes:
-    @pytest.mark.parametrize(("power", "moment"), [(0, 1), (1, 0), (2, 1), (4, 3), (8, 105)])
+    @each(("power", "moment"), [(0, 1), (1, 0), (2, 1), (4, 3), (8, 105)])
     def test_moments(self, power, moment):
         assert latent.mean(G**power) == pytest.approx(moment, rel=1e-11, abs=1e-11)
 
@@ -52,7 +53,7 @@ class TestNodes:
 class TestPairs:
     """Errors are those of 48 terms; jumps converge slowest."""
 
-    @pytest.mark.parametrize(
+    @each(
         ("table", "exact", "error"),
         [
             (RELU, arc_cosine, 1e-5),
@@ -123,7 +124,7 @@ class TestSphere:
     power k, so that Gaussian averages are known up to a factor.
     """
 
-    @pytest.mark.parametrize(
+    @each(
         ("function", "exact", "error"),
         [
             (lambda z: np.maximum(z, 0), lambda rho, n: arc_cosine(rho), 1e-5),
@@ -216,7 +217,7 @@ class TestBlocks:
         found = pair_averages.pairs(table, table, rho, dimensions)
         assert abs(found[3, 20] - found[20, 3]) > 0.01
 
-    @pytest.mark.parametrize("kind", ["own", "multiples", "one"])
+    @each("kind", ["own", "multiples", "one"])
     def test_equal_positions_are_the_diagonal(self, dimensions, kind):
         rho = self.symmetric(30)
         table = self.rows(30)

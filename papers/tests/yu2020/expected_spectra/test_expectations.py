@@ -25,6 +25,7 @@ from papers_reference.rank_one_update import (
     three_directions,
     two_directions,
 )
+from support.cases import each
 
 SIGMA = (3.0, 2.0, 1.5, 1.0, 0.5)
 
@@ -40,8 +41,8 @@ def within(found, exact):
 
 
 class TestClosedForms:
-    @pytest.mark.parametrize("K", [0, 1, 2, 4, 50])
-    @pytest.mark.parametrize("sigma", [(3.0, 2.0), (1.0, 1e-12), (1.0, 1 - 1e-9), (2.0, 2.0)])
+    @each("K", [0, 1, 2, 4, 50])
+    @each("sigma", [(3.0, 2.0), (1.0, 1e-12), (1.0, 1 - 1e-9), (2.0, 2.0)])
     def test_two_directions(self, sigma, K):
         shares, pairs = two_directions(*sigma, K)
         moments = direction_moments(np.array(sigma), K)
@@ -50,7 +51,7 @@ class TestClosedForms:
             abs(moments.energies - pairs @ sigma), moments.energy_errors + 1e-14 * max(sigma)
         )
 
-    @pytest.mark.parametrize(
+    @each(
         ("sigma", "K"),
         [
             ((3.0, 2.0, 1.0), 1),
@@ -283,7 +284,7 @@ class TestInequality14:
                 assert shares[s] - shares[t] > 10 * error
 
 
-@pytest.mark.parametrize(
+@each(
     ("eigenvalues", "message"),
     [
         ([], "finite numbers of shape"),

@@ -21,6 +21,7 @@ from equipoise.theory.batch_norm.fixed_point.solution import Solution
 from equipoise.theory.batch_norm.fixed_point.solve import solve_by_quadrature
 from reference.brackets import ACTIVATIONS as REFERENCE
 from reference.brackets import spectra
+from support.cases import each
 
 TABLE = json.loads((Path(__file__).parents[3] / "reference" / "spectra.json").read_text("utf-8"))
 
@@ -41,7 +42,7 @@ def case_name(row):
 class TestAgainstTheBrackets:
     """tests/reference/brackets.py uses no collapsed formula; its table holds the slow cases."""
 
-    @pytest.mark.parametrize("row", TABLE, ids=case_name)
+    @each("row", TABLE, ids=case_name)
     def test_every_number_is_within_its_error(self, row):
         options = {key: row[key] for key in ("eps", "gamma", "beta")}
         ours = named(solve_by_quadrature(Setting(row["activation"], row["batch_size"], **options)))
@@ -152,8 +153,8 @@ class TestInvariants:
                 getattr(other, part).value, rel=1e-10
             )
 
-    @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-    @pytest.mark.parametrize("B", [4, 7, 33])
+    @each("name", sorted(ACTIVATIONS))
+    @each("B", [4, 7, 33])
     def test_g_dominates_and_traces_add_up(self, name, B):
         """The map keeps the cone of covariances, in which G lies: λ_G ≥ |λ_L|, |λ_M|."""
         spectrum = backward_spectrum(name, B)

@@ -14,6 +14,7 @@ from equipoise.theory import UnstableFixedPointWarning, bsb1_fixed_point, explos
 from equipoise.theory.activation.catalogue import ACTIVATIONS, Activation, Kink
 from equipoise.theory.batch_norm.spectra.gegenbauer_expansion import gegenbauer_expansion
 from reference.gegenbauer_series import DIGITS, coefficients, pair_correlation
+from support.cases import each
 
 BATCHES = [4, 5, 8, 33, 1000]
 
@@ -44,7 +45,7 @@ def pure(batch_size, degree):
 class TestPureActivations:
     """φ = ψ_k has one coefficient and the rate k(k + B − 3)/(B − 3)."""
 
-    @pytest.mark.parametrize("degree", [1, 2, 3, 7])
+    @each("degree", [1, 2, 3, 7])
     def test_psi(self, B, degree):
         expansion = gegenbauer_expansion(pure(B, degree), B, terms=10)
         one_hot = np.eye(10)[degree]
@@ -63,7 +64,7 @@ class TestPureActivations:
         assert expansion.gaps == pytest.approx([0, B / (B - 1)], abs=1e-15)
         assert abs(expansion.rate.value - (B - 2) / (B - 3)) <= expansion.rate.error
 
-    @pytest.mark.parametrize(("name", "terms"), [("square", 2), ("relu", 1)])
+    @each(("name", "terms"), [("square", 2), ("relu", 1)])
     def test_a_series_cut_before_its_first_varying_term_has_no_rate(self, B, name, terms):
         expansion = gegenbauer_expansion(name, B, terms=terms)
         with pytest.raises(ValueError, match=f"first {terms} terms .* Use more terms"):
@@ -146,7 +147,7 @@ class TestKinks:
         assert np.abs(expansion.coefficients[2:200:2]).min() > 1e-8
 
 
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@each("name", sorted(ACTIVATIONS))
 def test_no_activation_is_below_the_affine_ones(name):
     B = 12
     rate = gegenbauer_expansion(name, B, terms=60, beta=0.2).rate

@@ -20,6 +20,7 @@ from equipoise.theory.networks.edge_of_chaos import EdgeOfChaos, _only, edge_of_
 from equipoise.theory.networks.gaussian_averages import moments
 from equipoise.theory.networks.vanilla.network import VanillaNetwork, vanilla
 from equipoise.theory.networks.vanilla.variance import settle_variance
+from support.cases import each
 
 CASES = [
     ("tanh", 4.0, 0.1),
@@ -368,8 +369,8 @@ class TestExtremes:
         with pytest.raises(ValueError, match=r"sin is too steep.*smaller.*weight_variance"):
             moments(as_activation("sin"), (10 * std) ** 2)
 
-    @pytest.mark.parametrize("name", ["tanh", "relu", "gelu", "sin", "identity"])
-    @pytest.mark.parametrize("variance", [1e-300, 1e300, math.inf, math.nan, 0.0, -1.0])
+    @each("name", ["tanh", "relu", "gelu", "sin", "identity"])
+    @each("variance", [1e-300, 1e300, math.inf, math.nan, 0.0, -1.0])
     def test_what_is_refused_repeats_the_number(self, name, variance):
         with pytest.raises(
             ValueError, match=r"^weight_variance.*(must|use one between)"
