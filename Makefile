@@ -44,7 +44,8 @@ endif
 # of their own old age. Needs Python 3.11 or 3.12, for which NumPy 1.26 has wheels.
 floors: $(FLOORS)/.ready
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(ALLOCATOR) \
-		$(FLOORS)/bin/python -m pytest --numprocesses auto --dist worksteal -W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
+		$(FLOORS)/bin/python -m pytest --numprocesses auto --dist worksteal \
+		-W ignore::DeprecationWarning -W ignore::FutureWarning $(TESTED)
 
 # The tests with the newest versions that there are. PyTorch with CUDA takes several GB. Begins
 # anew each time, as it is to meet what a user installs today.

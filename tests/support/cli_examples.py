@@ -19,7 +19,7 @@ def build(depth=2, width=16, activation="relu"):
 
 def slow():
     """A check-up of many seeds takes many seconds."""
-    return build(depth=12, width=64)
+    return build(depth=6, width=32)
 
 
 instance = build()

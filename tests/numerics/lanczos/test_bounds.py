@@ -34,7 +34,7 @@ class TestBound:
     )
     @pytest.mark.parametrize("steps", [2, 12])
     def test_bound_holds(self, values, steps, failure):
-        trials = 100
+        trials = 60
         top = values.max()
         beyond = 0
         for seed in range(trials):
