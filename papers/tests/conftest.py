@@ -2,7 +2,13 @@
 
 import pytest
 
-from support.settings import one_thread, pytest_collection, pytest_collection_finish, seeded
+from support.settings import (
+    one_thread,
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    seeded,
+)
 
 __all__ = [
     "blank_figures",
@@ -10,6 +16,7 @@ __all__ = [
     "one_thread",
     "pytest_collection",
     "pytest_collection_finish",
+    "pytest_collection_modifyitems",
     "seeded",
     "toy",
 ]

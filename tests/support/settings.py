@@ -6,7 +6,8 @@ loads this too, before any other starts.
 
 import gc
 import os
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 
 import pytest
 
@@ -20,6 +21,18 @@ def pytest_collection():
     settings.register_profile("equipoise", deadline=None, derandomize="CI" in os.environ)
     settings.load_profile("equipoise")
     gc.disable()
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with tests that fork processes: one worker starts the server, and none waits last."""
+    items.sort(key=lambda item: not _forks(getattr(item, "module", None)))
+
+
+@cache
+def _forks(module):
+    """Whether a module of tests imports what forks processes."""
+    functions = (one for one in vars(module or object).values() if isinstance(one, FunctionType))
+    return any(one.__module__ in ("support.forked_ranks", "support.howtos") for one in functions)
 
 
 def pytest_collection_finish():
