@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from equipoise.instrument.replay import Replay
+from support.cases import each
 from support.model_state import left_alone, same_bits
 from support.probe_models import ALL, batch, build, loss_fn
 
 BATCH = batch()
-every_model = pytest.mark.parametrize("name", ALL)
+every_model = each("name", ALL)
 
 
 class InTheMiddleError(Exception):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from equipoise.instrument.snapshot import parameters_restored, untouched, write_values
+from support.cases import each
 from support.model_state import differences, fingerprint, left_alone
 
 
@@ -111,7 +112,7 @@ def name(value):
     return value.__name__
 
 
-@pytest.mark.parametrize(("restored", "make", "change"), CASES, ids=name)
+@each(("restored", "make", "change"), CASES, ids=name)
 class TestEveryChange:
     def test_is_undone(self, restored, make, change):
         model = make()

@@ -1,6 +1,5 @@
 """The registry's facts about the library's layers against what the layers do."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -12,6 +11,7 @@ from equipoise.instrument.normalisers import (
 )
 from equipoise.layers import LpNorm
 from equipoise.layers.kinds import SOURCES
+from support.cases import each
 
 LAYERS = {cls.__name__: (name, cls) for name, kind in SOURCES.items() for cls in kind.classes}
 LAYERS["LpNorm"] = ("lp", LpNorm)
@@ -22,7 +22,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "cls"), LAYERS.values(), ids=LAYERS)
+@each(("name", "cls"), LAYERS.values(), ids=LAYERS)
 class TestFacts:
     def layer(self, name, cls):
         return cls(*(2, 4) if name == "group" else (4,), **OPTIONS.get(name, {})).double()

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from equipoise import layers
 from equipoise.layers.synchronised_batch_norm import synchronised_batch_norm
+from support.cases import each
 from support.forked_ranks import results_of
 from support.synchronised_batch_norm_ranks import (
     MOMENTA,
@@ -46,9 +47,9 @@ def plain(x):
     return (x - mean) / ((x - mean).square().mean(0) + 1e-5).sqrt()
 
 
-@pytest.mark.parametrize("momentum", MOMENTA)
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("dims", SHAPES)
+@each("momentum", MOMENTA)
+@each("split", SPLITS)
+@each("dims", SHAPES)
 class TestShares:
     """Joint batch: PyTorch's batch norm. Shares: two processes."""
 

@@ -25,7 +25,9 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], ids: Any = None) -
     """
     single = isinstance(names, str)
     values = list(values)
-    labels = values if ids is None else [*map(ids, values)] if callable(ids) else list(ids)
+    if callable(ids):
+        ids = ["-".join(map(str, map(ids, [value] if single else value))) for value in values]
+    labels = values if ids is None else list(ids)
     cases = [
         (label, {names: value} if single else dict(zip(names, value, strict=True)))
         for label, value in zip(labels, values, strict=True)

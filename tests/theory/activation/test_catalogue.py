@@ -36,7 +36,7 @@ def relative_distance(first, second):
     return abs(first.value - second.value) / second.value
 
 
-@pytest.mark.parametrize("name", EVERY_NAME)
+@each("name", EVERY_NAME)
 class TestNamed:
     def test_slopes_are_derivatives(self, name):
         phi = as_activation(name)
