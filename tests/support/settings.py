@@ -37,7 +37,7 @@ def _forks(module):
 
 def pytest_collection_finish():
     """Leave what collecting made out of garbage collections, which take long with 12,000 tests."""
-    gc.collect()
+    # A collection before would take a second, twice, as both suites' conftest.py name this.
     gc.freeze()
     gc.set_threshold(5000)  # 3 % of the tests' time less than with Python's 700, in as much memory
     gc.enable()
