@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 def swallowing(ready):
     """Catch the exception, as careless libraries do, and go on for a minute."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
     with EndsSoon(0.1, last=True):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextvars import ContextVar
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.diagnosis.record import UnfinishedError
-from support.memory import LiveMemory, Passes
+from support import counting
+from support.memory import LiveMemory
 
 TOKENS = 20_000
 LOGITS = 4 * 32 * TOKENS * 4  # bytes
@@ -78,7 +80,8 @@ class Limited(nn.Module):
 
     def forward(self, x):
         output = self.net(x)
-        if self.fails(Passes.next()):
+        counting.counted()
+        if self.fails(counting.count()):
             if not self.backward:
                 self.fail()
             elif output.requires_grad:
@@ -91,7 +94,7 @@ class Limited(nn.Module):
 
 def checked(fails, error, **kwargs):
     torch.manual_seed(0)
-    Passes.count = 0
+    counting.start()
     batch = torch.randn(32, 8), torch.randint(0, 3, (32,))
     return eq.checkup(Limited(fails, error, **kwargs), batch)
 
@@ -100,8 +103,8 @@ def checked(fails, error, **kwargs):
 def count():
     """How many forward passes there are."""
     checked(lambda number: False, ValueError())
-    assert Passes.count > 8
-    return Passes.count
+    assert counting.count() > 8
+    return counting.count()
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -144,15 +147,16 @@ def test_what_one_look_lacks_is_a_note(count):
 
 def test_what_failed_keeps_no_tensors(count):
     """In a notebook an exception stays, and with it the frames that it went through."""
-    large = []
+    kept = ContextVar("kept")  # which probes do not put back
+    kept.set(large := [])
 
     class Hungry(Limited):
         def fail(self, *_):
             tensor = torch.ones(1000)
-            large.append(weakref.ref(tensor))
+            kept.get().append(weakref.ref(tensor))
             super().fail()
 
-    Passes.count = 0
+    counting.start()
     batch = torch.randn(32, 8), torch.randint(0, 3, (32,))
     with pytest.raises(UnfinishedError) as told:
         eq.checkup(Hungry(lambda number: number >= count - 2, ERRORS["GPU"][0]), batch)

@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 
 from equipoise import BNP, track
 from equipoise.integrations.lightning import BNPCallback, EquipoiseMonitor
+from support import counting
 from support.bnp_problems import OPTIMIZERS, attached, batches, distance, flat, mlp
 from support.forked_ranks import results_of
 from support.framework_trainings import careless_net, clipped, plainly
@@ -405,17 +406,17 @@ class TestALook:
 
     @pytest.mark.parametrize(("activations", "passes"), [(True, 8), (False, 5)])
     def test_can_do_without_passes(self, activations, passes, monkeypatch):
-        calls = []
+        counting.start()
         step = Regression.training_step
 
         def counted(self, batch, index):
-            calls.append(index)
+            counting.counted()
             return step(self, batch, index)
 
         monkeypatch.setattr(Regression, "training_step", counted)
         monitor = EquipoiseMonitor(every=2, activations=activations)
         fit(Regression(), batches(5), monitor)
-        assert len(calls) == passes
+        assert counting.count() == passes
         assert ("activations/dead" in monitor.tracker.latest) == activations
         assert "updates/ratio" in monitor.tracker.latest
 

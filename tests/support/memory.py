@@ -32,15 +32,3 @@ class LiveMemory(TorchDispatchMode):
             self._alive = {key: one for key, one in alive if not one[0].expired()}
             self.most = max(self.most, sum(size for _, size in self._alive.values()))
         return result
-
-
-class Passes:
-    """Counts forward passes. No model may hold it, as what models hold is put back afterwards."""
-
-    count = 0
-
-    @classmethod
-    def next(cls):
-        """The number of the pass that begins."""
-        cls.count += 1
-        return cls.count

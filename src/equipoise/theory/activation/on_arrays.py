@@ -38,7 +38,7 @@ def two_slopes(a: float, b: float) -> OnArrays:
     if a == b:
         return OnArrays(lambda x: a * x, lambda x: np.full_like(x, a), is_polynomial=True)
     return OnArrays(
-        lambda x: np.where(x > 0, a * x, b * x),
+        lambda x: a * np.maximum(x, 0) + b * np.minimum(x, 0),
         lambda x: np.where(x > 0, float(a), float(b)),
         is_polynomial=True,
     )
