@@ -51,6 +51,12 @@ class TestNamed:
         assert values.dtype == slopes.dtype == np.float64
         assert (values == phi.values(POINTS)).all()
 
+    def test_symmetric_ones_are_odd_or_even(self, name):
+        phi = as_activation(name)
+        x = np.linspace(0, 9, 91)
+        there, back = phi.values(x), phi.values(-x)
+        assert ((there == back).all() or (there == -back).all()) == phi.is_symmetric
+
     def test_arrays_and_tensors_are_the_same_function(self, name):
         phi = as_activation(name)
         plain = phi.function(torch.from_numpy(POINTS)).numpy()

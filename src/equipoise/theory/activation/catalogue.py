@@ -64,6 +64,7 @@ class Activation:
         unsure: Places that only one of three searches for kinks has seen: errors count what they
             change, and ``Estimate.method`` says so. Empty for declared kinks.
         on_arrays: The same on NumPy arrays, for speed, where this is known.
+        is_symmetric: Whether φ is known to be odd or even.
 
     Examples:
         >>> values, slopes = RELU(np.array([-1.0, 2.0]))
@@ -79,6 +80,7 @@ class Activation:
     turns: tuple[float, ...] = ()
     unsure: tuple[float, ...] = ()
     on_arrays: OnArrays | None = None
+    is_symmetric: bool = False
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Return φ(x) and φ′(x), both of the shape of ``x``."""
@@ -133,6 +135,7 @@ def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
             *(name, lambda x: a * x.clamp(min=0) + b * x.clamp(max=0), None, kinks),
             Homogeneity(alpha, a, b),
             on_arrays=on_arrays.two_slopes(a, b),
+            is_symmetric=abs(a) == abs(b),
         )
 
     def function(x: Tensor) -> Tensor:
@@ -144,7 +147,10 @@ def homogeneous(name: str, alpha: float, a: float, b: float) -> Activation:
         return alpha * side * x.abs() ** (alpha - 1)
 
     kinks = (Kink(0.0, power=alpha != round(alpha)),)
-    return Activation(name, function, derivative, kinks, Homogeneity(alpha, a, b))
+    return Activation(
+        *(name, function, derivative, kinks, Homogeneity(alpha, a, b)),
+        is_symmetric=abs(a) == abs(b),
+    )
 
 
 def alpha_relu(alpha: float) -> Activation:
@@ -219,6 +225,7 @@ def hardtanh(low: float = -1.0, high: float = 1.0) -> Activation:
     return Activation(
         *(name, lambda x: x.clamp(low, high), None, (Kink(float(low)), Kink(float(high)))),
         on_arrays=on_arrays.clipped(low, high),
+        is_symmetric=low == -high,
     )
 
 
@@ -247,8 +254,11 @@ ACTIVATIONS: dict[str, Activation] = {
         RELU,
         ABS,
         hardtanh(),
-        Activation("tanh", torch.tanh, on_arrays=on_arrays.TANH),
-        Activation("erf", torch.erf, lambda x: 2 / math.sqrt(math.pi) * torch.exp(-x.square())),
+        Activation("tanh", torch.tanh, on_arrays=on_arrays.TANH, is_symmetric=True),
+        Activation(
+            *("erf", torch.erf, lambda x: 2 / math.sqrt(math.pi) * torch.exp(-x.square())),
+            is_symmetric=True,
+        ),
         Activation("sigmoid", torch.sigmoid, on_arrays=on_arrays.SIGMOID),
         Activation("gelu", _gelu, on_arrays=on_arrays.GELU),
         Activation("gelu_tanh", _gelu_tanh, on_arrays=on_arrays.GELU_TANH),
@@ -268,11 +278,15 @@ ACTIVATIONS: dict[str, Activation] = {
             *("hardsigmoid", lambda x: (x + 3).clamp(0, 6) / 6, None, (Kink(-3.0), Kink(3.0))),
             on_arrays=on_arrays.HARDSIGMOID,
         ),
-        Activation("softsign", F.softsign, kinks=(Kink(0.0),), on_arrays=on_arrays.SOFTSIGN),
+        Activation(
+            *("softsign", F.softsign, None, (Kink(0.0),)),
+            on_arrays=on_arrays.SOFTSIGN,
+            is_symmetric=True,
+        ),
         Activation("log_sigmoid", F.logsigmoid, on_arrays=on_arrays.LOG_SIGMOID),
-        Activation("tanhshrink", F.tanhshrink, on_arrays=on_arrays.TANHSHRINK),
-        Activation("sin", torch.sin, torch.cos),
-        Activation("square", torch.square, on_arrays=on_arrays.SQUARE),
+        Activation("tanhshrink", F.tanhshrink, on_arrays=on_arrays.TANHSHRINK, is_symmetric=True),
+        Activation("sin", torch.sin, torch.cos, is_symmetric=True),
+        Activation("square", torch.square, on_arrays=on_arrays.SQUARE, is_symmetric=True),
     )
 }
 """Activations by name. Families with numbers, such as ``"leaky_relu(0.2)"``, are not listed."""

@@ -100,11 +100,23 @@ def test_a_slope_that_no_node_sees_keeps_its_settings_from_collapsing(monkeypatc
 
 def test_order_and_repetitions_do_not_matter():
     betas = np.linspace(-0.5, 0.5, 60).tolist()
-    sweep = [Setting("tanh", 30, beta=beta, eps=0.01) for beta in betas]
+    sweep = [Setting("sigmoid", 30, beta=beta, eps=0.01) for beta in betas]
     there = interpolate(BETA, sweep)
     back = interpolate(BETA, [*reversed(sweep), sweep[7]])
     assert (len(there), len(back)) == (60, 61)
     assert there[7] == back[52] == back[60]
+
+
+@pytest.mark.parametrize(
+    ("phi", "symmetric"),
+    [("tanh", True), ("hardtanh", True), ("abs", True), ("gelu", False), ("sigmoid", False)],
+)
+def test_shifts_of_both_signs_are_one_where_an_activation_is_odd_or_even(phi, symmetric):
+    """Normalised samples have the law of their negatives: φ(γx − β) = ±φ(γ(−x) + β)."""
+    sweep = [Setting(phi, 9, beta=sign * 0.7, eps=0.01) for sign in (1, -1)]
+    pairs = zip(*(solve(setting).numbers for setting in sweep), strict=True)
+    assert all(abs(a.value - b.value) <= a.error + b.error for a, b in pairs) == symmetric
+    assert (BETA.at(sweep[0]) == BETA.at(sweep[1])) == symmetric
 
 
 @pytest.mark.parametrize("count", [1, 23])
@@ -151,7 +163,7 @@ def test_errors_bound_the_distance_to_any_curve(monkeypatch, curve, error, count
     """Also where it is not smooth: what cannot be interpolated is solved."""
     monkeypatch.setattr(module, "solve", of_curve(curve, error))
     betas = np.linspace(-1, 1, count).tolist()
-    sweep = [Setting("tanh", 8, beta=beta) for beta in betas]
+    sweep = [Setting("sigmoid", 8, beta=beta) for beta in betas]
     found = interpolate(BETA, sweep)
     exactly = of_curve(curve, 0.0)
     for i, solution in found.items():
@@ -168,7 +180,7 @@ def test_a_bound_from_fewer_coefficients_would_fail(monkeypatch):
     monkeypatch.setattr(module, "solve", of_curve(CURVES["bent"], 1e-14))
     monkeypatch.setattr(module, "GOAL", 1e-5)
     betas = np.linspace(-1, 1, 997).tolist()
-    found = interpolate(BETA, [Setting("tanh", 8, beta=beta) for beta in betas])
+    found = interpolate(BETA, [Setting("sigmoid", 8, beta=beta) for beta in betas])
     far = max(
         abs(found[i].rate.value - 2 - CURVES["bent"](betas[i])) / found[i].rate.error
         for i in found
@@ -193,7 +205,7 @@ def test_what_every_node_misses_is_seen_between_them(monkeypatch, count):
     step = 2 / (count - 1)
     wave = of_curve(lambda x: 0.3 * math.sin(math.pi * (x + 1) / (2 * step)) ** 2, 1e-14)
     monkeypatch.setattr(module, "solve", wave)
-    sweep = [Setting("tanh", 8, beta=-1 + i * step) for i in range(count)]
+    sweep = [Setting("sigmoid", 8, beta=-1 + i * step) for i in range(count)]
     for i, solution in interpolate(BETA, sweep).items():
         exact = wave(sweep[i]).rate
         assert abs(solution.rate.value - exact.value) <= solution.rate.error + exact.error
@@ -223,7 +235,7 @@ def test_nodes_wider_apart_than_what_numbers_average_over_are_not_trusted(
 ):
     monkeypatch.setattr(module, "solve", of_curve(lambda x: 0.1 * x, 1e-13))
     betas = np.linspace(-1, 1, 60).tolist()
-    found = interpolate(BETA, [Setting("tanh", 8, gamma=gamma, beta=beta) for beta in betas])
+    found = interpolate(BETA, [Setting("sigmoid", 8, gamma=gamma, beta=beta) for beta in betas])
     assert any(map(interpolated, found.values())) == trusted
 
 
@@ -232,7 +244,7 @@ def test_a_node_with_a_large_error_does_not_spoil_the_others(monkeypatch):
     spoilt = of_curve(lambda x: 0.1 * x, 1e-3)
     monkeypatch.setattr(module, "solve", lambda s: (spoilt if s.beta == -1 else plain)(s))
     betas = np.linspace(-1, 1, 300).tolist()
-    found = interpolate(BETA, [Setting("tanh", 8, beta=beta) for beta in betas])
+    found = interpolate(BETA, [Setting("sigmoid", 8, beta=beta) for beta in betas])
     assert max(found[i].rate.error for i in range(150, 300)) < 1e-10
 
 

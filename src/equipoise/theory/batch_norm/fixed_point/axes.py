@@ -99,8 +99,15 @@ class Axis:
     enough: float = 1e-8
 
     def at(self, setting: Setting) -> float:
-        """The coordinate of a setting."""
-        return self.coordinate(getattr(setting, self.name))
+        """The coordinate of a setting.
+
+        Normalised samples have the law of their negatives: where φ(−x) = ±φ(x), β and −β give the
+        same numbers.
+        """
+        value = getattr(setting, self.name)
+        if self.name == "beta" and setting.activation.is_symmetric:
+            value = abs(value)
+        return self.coordinate(value)
 
     def others(self, setting: Setting) -> tuple[Any, ...]:
         """The other fields, which all settings of a sweep along it share."""
