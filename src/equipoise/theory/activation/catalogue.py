@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from equipoise.instrument.forward import recording_gradients
 from equipoise.records.wording import closest
 from equipoise.theory.activation import on_arrays
-from equipoise.theory.activation.on_arrays import OnArrays
+from equipoise.theory.activation.on_arrays import GELU_CUBE, GELU_SCALE, OnArrays
 
 Array = NDArray[np.float64]
 Elementwise = Callable[[Tensor], Tensor]
@@ -85,9 +85,8 @@ class Activation:
     def __call__(self, x: Array) -> tuple[Array, Array]:
         """Return φ(x) and φ′(x), both of the shape of ``x``."""
         if self.on_arrays is not None:
-            with np.errstate(
-                all="ignore"
-            ):  # 1/∞ is right, and infinite values are refused by name
+            # 1/∞ is right, and infinite values are refused by name.
+            with np.errstate(all="ignore"):
                 return self.on_arrays.values(x), self.on_arrays.slopes(x)
         if not x.size:  # a user's function may not take it
             return np.zeros_like(x), np.zeros_like(x)
@@ -236,7 +235,7 @@ def _gelu(x: Tensor) -> Tensor:
 
 def _gelu_tanh(x: Tensor) -> Tensor:
     # (1 + tanh u)/2 = sigmoid(2u), which keeps the digits of the left tail.
-    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+    return x * torch.sigmoid(GELU_SCALE * (x + GELU_CUBE * x**3))
 
 
 def _mish(x: Tensor) -> Tensor:

@@ -97,18 +97,19 @@ def _gelu_slope(x: Array) -> Array:
     return np.asarray(0.5 * erfc(-x * math.sqrt(0.5)) + x * density)
 
 
-_GELU_SCALE, _GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
+# gelu_tanh is x sigmoid(scale (x + cube x³)).
+GELU_SCALE, GELU_CUBE = math.sqrt(8 / math.pi), 0.044715
 
 
 def _gelu_tanh(x: Array) -> Array:
     # (1 + tanh u)/2 = sigmoid(2u), which keeps the digits of the left tail.
-    return x * _sigmoid(_GELU_SCALE * (x + _GELU_CUBE * (x * x * x)))
+    return x * _sigmoid(GELU_SCALE * (x + GELU_CUBE * (x * x * x)))
 
 
 def _gelu_tanh_slope(x: Array) -> Array:
     square = x * x
-    inner = _GELU_SCALE * (x + _GELU_CUBE * (square * x))
-    slope = _GELU_SCALE * (1 + 3 * _GELU_CUBE * square)
+    inner = GELU_SCALE * (x + GELU_CUBE * (square * x))
+    slope = GELU_SCALE * (1 + 3 * GELU_CUBE * square)
     return _sigmoid(inner) + x * _sigmoid_slope(inner) * slope
 
 

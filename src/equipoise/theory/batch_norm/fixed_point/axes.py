@@ -89,6 +89,8 @@ class Axis:
         breaks: Values of the field at which numbers are not smooth.
         enough: Relative error at which a polynomial is accepted where no higher degree would do
             or the degree is high.
+        mirrored: Whether a value and its negative give the same numbers if φ is odd or even:
+            normalised samples have the law of their negatives.
     """
 
     name: str
@@ -97,15 +99,12 @@ class Axis:
     value: Callable[[float], float] | None
     breaks: Callable[[Setting], Array]
     enough: float = 1e-8
+    mirrored: bool = False
 
     def at(self, setting: Setting) -> float:
-        """The coordinate of a setting.
-
-        Normalised samples have the law of their negatives: where φ(−x) = ±φ(x), β and −β give the
-        same numbers.
-        """
+        """The coordinate of a setting."""
         value = getattr(setting, self.name)
-        if self.name == "beta" and setting.activation.is_symmetric:
+        if self.mirrored and setting.activation.is_symmetric:
             value = abs(value)
         return self.coordinate(value)
 
@@ -146,6 +145,7 @@ AXES = (
     Axis(
         *("beta", float, _deviation, float),
         lambda setting: compute.betas_of_breaks(Response.of(setting), setting.batch_size),
+        mirrored=True,
     ),
     Axis(
         *("batch_size", lambda B: 1 / B, lambda setting, solution: 1.0, None),
